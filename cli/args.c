@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/base/names.h"
+#include "core/graph/optimizer.h"
 
 /* getopt_long returns LONG_BASE + id for a long option: above all letters. */
 #define LONG_BASE 256
@@ -146,6 +147,7 @@ static hk_status read_real(const hk_option *option, const char *text, double *ou
 /* option->value lists the choices: "yes|no". *out: index of `text` among them. */
 static hk_status read_choice(const hk_option *option, const char *text, int *out, hk_error *err) {
   int index = 0;
+  if (option->offset == offsetof(hk_args, state)) text = hk_optimizer_name_today(text);
   for (const char *word = option->value; *word != '\0'; index++) {
     size_t length = strcspn(word, "|");
     if (strlen(text) == length && strncmp(text, word, length) == 0) {

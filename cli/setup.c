@@ -146,7 +146,7 @@ void hk_setup_free(hk_setup *setup) {
 void hk_setup_for_deepspeed(const hk_setup *setup, hk_plan_settings *settings, hk_job *job) {
   *settings = setup->settings;
   settings->overlap = HK_OVERLAP_NONE;
-  settings->optimizer = HK_OPTIMIZER_ADAMW32;
+  settings->optimizer = HK_OPTIMIZER_FP32;
   settings->accumulate = NULL;
   *job = setup->job;
   job->loss_chunks = 1;

@@ -101,7 +101,7 @@ static hk_status forecast(const hk_setup *setup, const hk_train_config *config, 
 
 /* Options of the other rows. */
 static void note_options(const hk_setup *setup, hk_train_config *config) {
-  const bool optimizer = setup->settings.optimizer != HK_OPTIMIZER_ADAMW32;
+  const bool optimizer = setup->settings.optimizer != HK_OPTIMIZER_FP32;
   if ((!optimizer && setup->job.loss_chunks <= 1) || config->n_notes == HK_MOST_CONFIG_NOTES)
     return;
   snprintf(config->notes[config->n_notes++], sizeof config->notes[0],

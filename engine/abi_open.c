@@ -75,6 +75,18 @@ static hk_status check_counts(const hocket_tensor *tensors, size_t n, hk_error *
   return HK_OK;
 }
 
+static hk_status choose_state(const char *name, hk_plan *plan, hk_error *err) {
+  if (name == NULL) return HK_OK;
+  const char *today = hk_optimizer_name_today(name);
+  for (int o = 0; o < HK_OPTIMIZER_COUNT; o++) {
+    if (strcmp(today, hk_optimizer_names[o]) != 0) continue;
+    plan->optimizer = (hk_optimizer)o;
+    return hk_engine_check_plan(plan, err); /* refuses those that are predicted only */
+  }
+  return hk_fail(err, HK_INPUT,
+                 "state '%.40s' is not known: expected fp32, split, bf16 or bf16+split", name);
+}
+
 static hk_status find_plan(const char *text, const hk_param *params, size_t n,
                            const hocket_options *o, hk_plan *plan, hk_error *err) {
   if (o->clip != HOCKET_CLIP_NORM && o->clip != HOCKET_CLIP_BLOCK) {
@@ -94,6 +106,7 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
   HK_TRY(text != NULL ? load_plan(text, plan, err)
                       : hk_default_plan(params, n, (int)o->cpu_threads, plan, err));
   if (o->cpu_threads > 0) plan->cpu_threads = (int)o->cpu_threads;
+  HK_TRY(choose_state(o->state, plan, err));
   plan->clip = o->clip == HOCKET_CLIP_BLOCK ? HK_CLIP_BLOCK : HK_CLIP_NORM;
   return HK_OK;
 }
@@ -146,8 +159,10 @@ static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, 
 static hk_status create(const char *text, const hk_param *params, size_t n, const hk_adamw *groups,
                         size_t n_groups, const hocket_options *o, hk_engine **engine,
                         hk_error *err) {
-  hk_engine_options inner = {
-      .device = o->device, .no_pin_threads = o->pin_threads == 0, .first_core = o->first_core};
+  hk_engine_options inner = {.device = o->device,
+                             .no_pin_threads = o->pin_threads == 0,
+                             .first_core = o->first_core,
+                             .seed = o->seed};
   hk_plan plan = {0};
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);

@@ -102,7 +102,7 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
 
 /* -- What runs ahead, and what stays on the GPU ------------------------------------------------ */
 
-/* GPU memory of a resident subgroup beside its gradients: 12 bytes of state a parameter, and at
+/* GPU memory of a resident subgroup beside its gradients: its state, and at
  * most one slab that is not filled. */
 #define SLAB_WASTE (12 * HK_MIB)
 
@@ -158,8 +158,8 @@ static hk_bytes choose_resident(hk_plan *plan, const tensor_list *list, hk_bytes
   tensor_cursor at = {0};
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     hk_plan_subgroup *sub = &plan->subgroups[s];
-    const hk_bytes needs =
-        HK_BYTES_STATE * sub->numel + gradient_bytes(list, &at, sub->numel) + SLAB_WASTE;
+    const hk_bytes needs = hk_state_bytes(plan->optimizer, sub->numel) +
+                           gradient_bytes(list, &at, sub->numel) + SLAB_WASTE;
     if (sub->route != HK_ROUTE_CPU) continue;
     if (needs > bytes) break;
     *sub = (hk_plan_subgroup){.numel = sub->numel, .route = HK_ROUTE_RESIDENT};

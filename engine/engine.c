@@ -67,6 +67,20 @@ static hk_status check_param(const hk_param *p, size_t number, size_t n_groups, 
   return hk_fail(err, HK_INPUT, "tensor %zu: its types must be bf16, fp16 or fp32", number);
 }
 
+/* A split format keeps bf16 weights. */
+static hk_status check_weight_types(const hk_engine *e, hk_error *err) {
+  if (!hk_format_is_split(hk_state_format(&e->plan))) return HK_OK;
+  for (size_t p = 0; p < e->n_params; p++) {
+    if (e->params[p].weight_type == HK_GRAD_BF16) continue;
+    return hk_fail(err, HK_INPUT,
+                   "state '%s' keeps bf16 weights, and tensor %zu has %s weights: use state '%s'",
+                   hk_optimizer_names[e->plan.optimizer], p,
+                   e->params[p].weight_type == HK_GRAD_FP16 ? "fp16" : "fp32",
+                   hk_format_is_short(hk_state_format(&e->plan)) ? "bf16" : "fp32");
+  }
+  return HK_OK;
+}
+
 static hk_status take_params(hk_engine *e, const hk_param *params, size_t n_params,
                              const hk_adamw *groups, size_t n_groups, hk_error *err) {
   HK_TRY(check_group_count(n_groups, err));
@@ -86,7 +100,7 @@ static hk_status take_params(hk_engine *e, const hk_param *params, size_t n_para
     e->group_numel[params[p].group] += params[p].numel;
     e->param_end[p] = end += params[p].numel;
   }
-  return HK_OK;
+  return check_weight_types(e, err);
 }
 
 /* -- Memory ------------------------------------------------------------------------------------ */
@@ -237,9 +251,9 @@ hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err) {
   HK_TRY(hk_plan_check(plan, err));
   if (!hk_optimizer_info_of(plan->optimizer)->engine)
     return hk_fail(err, HK_INPUT,
-                   "the plan is for optimizer '%s', which is predicted only: the engine implements "
-                   "'%s'",
-                   hk_optimizer_names[plan->optimizer], hk_optimizer_names[HK_OPTIMIZER_ADAMW32]);
+                   "the plan is for state '%s', which is predicted only: the engine implements "
+                   "fp32, split, bf16 and bf16+split",
+                   hk_optimizer_names[plan->optimizer]);
   return HK_OK;
 }
 

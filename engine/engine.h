@@ -40,6 +40,7 @@ typedef struct {
   const hk_arena *host_memory; /* registered memory that the engine borrows until it is destroyed,
                                   because allocating and pinning takes seconds; NULL: it allocates
                                   its own */
+  uint64_t seed;               /* of the random bits that round v (engine/adamw/formats.h) */
 } hk_engine_options;
 
 /* Bytes of memory that an engine takes. */
@@ -153,9 +154,11 @@ typedef enum {
   HK_STATE_V, /* variance */
 } hk_state_part;
 
-/* Write and read one part of the state of elements offset .. offset + n - 1, wherever it lies.
- * `data` is host memory. After a failed step writing is refused; reading works where the memory is
- * accessible and the state whole. */
+/* Write and read one part of the state of elements offset .. offset + n - 1, wherever it lies, as
+ * fp32. `data` is host memory. Values are stored as the plan's format keeps them: bf16 rounds m and
+ * v to nearest even; formats other than fp32 store any NaN as 0x7fc00000, and split formats refuse
+ * negative values and -0 of v (HK_INPUT, nothing is changed). After a failed step writing is
+ * refused; reading works where the memory is accessible and the state whole. */
 hk_status hk_engine_write(hk_engine *engine, hk_state_part part, int64_t offset, int64_t n,
                           const float *data, hk_error *err);
 hk_status hk_engine_read(hk_engine *engine, hk_state_part part, int64_t offset, int64_t n,
@@ -167,7 +170,7 @@ hk_status hk_engine_set_step(hk_engine *engine, int64_t step, hk_error *err);
 hk_status hk_engine_get_tensor_step(hk_engine *engine, size_t param, int64_t *step, hk_error *err);
 hk_status hk_engine_set_tensor_step(hk_engine *engine, size_t param, int64_t step, hk_error *err);
 
-/* Checksum of p, m and v (XXH3, 128 bits, in hexadecimal).
+/* Checksum of p, m and v as fp32 (XXH3, 128 bits, in hexadecimal).
  * Equal state gives equal checksums, whatever the plan, and whatever the order of tensors if all
  * have keys that occur once. */
 hk_status hk_engine_checksum(hk_engine *engine, char hex[33], hk_error *err);

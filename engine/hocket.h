@@ -57,7 +57,7 @@
 extern "C" {
 #endif
 
-#define HOCKET_ABI     7    /* raised with every incompatible change; compare with hocket_abi() */
+#define HOCKET_ABI     8    /* raised with every incompatible change; compare with hocket_abi() */
 #define HOCKET_MESSAGE 1024 /* bytes of a message, its end included */
 #define HOCKET_AGAIN   4    /* the wait has timed out: call again */
 #define HOCKET_API     __attribute__((visibility("default")))
@@ -124,6 +124,13 @@ typedef struct {
                          gradients of blocks that stay on the GPU (12 bytes an element and the
                          gradient's), first blocks first */
   int32_t clip;       /* HOCKET_CLIP_..., whatever the plan says */
+  /* How state is kept: "fp32" (master weights, momentum and variance in fp32: 12 bytes an element),
+   * "split" (bf16 weights and 16 lower bits: the same values in 2 bytes of host memory less; all
+   * weights must be bf16), "bf16" (momentum and variance in bf16, the latter rounded at random, so
+   * that its expectation is exact: 8 bytes), "bf16+split"; NULL: as the plan says, without a plan
+   * fp32. With split the variance may not be set to a negative value or -0. */
+  const char *state;
+  uint64_t seed; /* of the random bits; hocket_load takes the seed of the file instead */
 } hocket_options;
 
 /* Creates an engine. `plan`: path of a file written by `hocket plan -o FILE`, or the JSON text

@@ -63,7 +63,7 @@ struct hk_engine {
   hk_host_layout host;
   hk_arena arena;
   void *grads;               /* of route cpu, by images (state.h) */
-  uint16_t *weights;         /* [host_numel] */
+  uint16_t *weights;         /* [host_numel]; NULL: the state has the bf16 weights (split) */
   volatile int64_t *arrived; /* [subgroup] last attempt whose write-back has arrived */
   uint64_t *bins;            /* copy of the bins in device memory */
   uint64_t *block_bins;      /* another one, made block by block (clip_blocks.c) */
@@ -112,6 +112,8 @@ hk_status hk_engine_copy_paced(hk_engine *engine, hk_stream *stream, void *to, c
 int64_t hk_engine_op_numel(const hk_engine *engine, const hk_op *op);
 /* Address of a segment's gradients, in device or host memory. */
 char *hk_engine_segment_grads(const hk_engine *engine, const hk_param_segment *segment);
+/* Index in its tensor, which is params[param], of element `at` (flat order). */
+int64_t hk_engine_index_in_tensor(const hk_engine *engine, int32_t param, int64_t at);
 /* Address for the new weight of element `at` (flat order), which is one of params[param]; NULL: the
  * tensor has no address yet. */
 char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
@@ -182,6 +184,9 @@ void hk_engine_commit(hk_engine *engine, int64_t step);
 /* After a write or load that has failed half-way: the engine takes no further steps, and the state
  * of the subgroups with parameters offset .. offset + n - 1, which is a mixture, is lost. */
 void hk_engine_lose_state(hk_engine *engine, int64_t offset, int64_t n);
+/* HK_INPUT: the engine's format does not take these values of a part (read_write.c). */
+hk_status hk_engine_check_values(const hk_engine *engine, hk_state_part part, int64_t offset,
+                                 int64_t n, const float *data, hk_error *err);
 /* After a failure of the attempt at `step`: determines which state each subgroup holds, and adds
  * that to the message. `begun`: some of the step's operations may have run. */
 hk_status hk_engine_account_for_failure(hk_engine *engine, int64_t step, bool begun, hk_error *err);

@@ -107,7 +107,13 @@ static void plain_chunk(void *arg, int64_t c, int thread) {
   const int64_t at = c * CHUNK, n = hk_min(CHUNK, w->n - at);
   hk_adamw_scalar(&t->plain_step, HK_GRAD_BF16, n, t->plain[0] + at, t->plain[1] + at,
                   t->plain[2] + at, t->all_grads + at, t->plain_w + at);
+  uint32_t key[2]; /* tensors have no names */
+  hk_random_key(t->engine->options.seed, (uint64_t)(at / SPAN), t->engine->step, key);
+  hk_format_round(t->engine->state.shape.format, key, at % SPAN, n, t->plain[1] + at,
+                  t->plain[2] + at);
 }
+
+_Static_assert(SPAN % CHUNK == 0, "a chunk is of one tensor");
 
 static void square_chunk(void *arg, int64_t c, int thread) {
   const span_work *w = arg;

@@ -44,7 +44,7 @@ static hk_graph node_of(const hk_plan *plan) {
 static void fill_cpu(hk_programme *lp, int ranks, bool ahead, hk_optimizer optimizer,
                      const hk_machine *m) {
   const double best = (ahead ? m->cpu_adamw_ahead.value : 1) *
-                      (optimizer == HK_OPTIMIZER_ADAMW32 ? 1 : hk_update_speed(optimizer));
+                      (optimizer == HK_OPTIMIZER_FP32 ? 1 : hk_update_speed(optimizer));
   const hk_quantity *const rates[] = {&m->cpu_adamw, &m->cpu_adamw_fp32};
   const hk_quantity *const scales[] = {&m->cpu_adamw_threads, &m->cpu_adamw_fp32_threads};
   double core_seconds = INFINITY, fastest = 0;

@@ -287,7 +287,7 @@ static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, const 
   const int team = hk_team_size(graph, op->threads, (int)m->cores.value);
   hk_demand d = on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, team, HK_BYTES_ADAMW);
   if (op->ahead) scale_work(&d, m->cpu_adamw_ahead.value);
-  if (graph->optimizer != HK_OPTIMIZER_ADAMW32) scale_work(&d, hk_update_speed(graph->optimizer));
+  if (graph->optimizer != HK_OPTIMIZER_FP32) scale_work(&d, hk_update_speed(graph->optimizer));
   return d;
 }
 

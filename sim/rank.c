@@ -93,7 +93,7 @@ static bool is_hocket_only(const hk_model *model, const hk_job *job,
                            const hk_plan_settings *settings) {
   return model->arch == HK_ARCH_LISTED || model->frozen != NULL ||
          settings->overlap != HK_OVERLAP_NONE || job->loss_chunks > 1 ||
-         settings->accumulate != NULL || settings->optimizer != HK_OPTIMIZER_ADAMW32;
+         settings->accumulate != NULL || settings->optimizer != HK_OPTIMIZER_FP32;
 }
 
 static void list_candidates(hk_candidates *c, const hk_ranking_options *options,

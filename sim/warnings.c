@@ -218,13 +218,14 @@ static void warn_of_sequence(hk_warnings *w, const hk_plan *plan) {
 
 static void warn_of_optimizer(hk_warnings *w, const hk_plan *plan) {
   const hk_optimizer_info *o = hk_optimizer_info_of(plan->optimizer);
-  if (o->engine) return;
+  if (plan->optimizer == HK_OPTIMIZER_FP32) return;
   warn(
       w,
       "no update of %s was measured: its kernels count as AdamW's, by memory traffic (%.4g bytes a "
-      "parameter instead of 28)%s; the engine implements adamw32 only",
+      "parameter instead of 28)%s%s",
       o->name, hk_update_traffic(plan->optimizer),
-      o->orthogonal ? ", and its matrix products as forward's" : "");
+      o->orthogonal ? ", and its matrix products as forward's" : "",
+      o->engine ? "" : "; the engine does not implement it");
 }
 
 /* Rows of an expert's products from which the GPU's efficiency is assumed to be that of large ones.

@@ -72,6 +72,29 @@ static inline int64_t numel_of(const hk_plan *plan) {
   return n;
 }
 
+/* The optimizer whose state has this format. */
+static inline hk_optimizer optimizer_of(hk_format format) {
+  static const hk_optimizer of[HK_FORMATS] = {HK_OPTIMIZER_FP32, HK_OPTIMIZER_SPLIT,
+                                              HK_OPTIMIZER_BF16, HK_OPTIMIZER_BF16_SPLIT};
+  return of[format];
+}
+
+/* m and v as a format keeps them: rounded after a step of a tensor, with random bits for v; step 0:
+ * as loading rounds them. */
+static inline void round_moments(hk_format format, uint64_t seed, uint64_t tensor, int64_t step,
+                                 int64_t n, float *m, float *v) {
+  uint32_t key[2], at[2];
+  if (!hk_format_is_short(format)) return;
+  hk_random_key(seed, tensor, step, key);
+  for (int64_t i = 0; i < n; i++) {
+    hk_random_key_at(key, i, at);
+    m[i] = hk_of_bits((uint32_t)hk_round_m(m[i]) << 16);
+    const uint16_t kept =
+        step == 0 ? hk_round_m(v[i]) : hk_round_v(v[i], hk_random_bits(at, (uint32_t)i));
+    v[i] = hk_of_bits((uint32_t)kept << 16);
+  }
+}
+
 /* Consecutive parameters with the same hyperparameters. */
 typedef struct {
   int64_t numel;
@@ -87,6 +110,8 @@ typedef struct {
   size_t n_groups;
   hk_grad_type type;
   double max_norm;
+  hk_format format; /* in which the engine keeps its state */
+  uint64_t seed;
 } plain_adamw;
 
 /* One in 64 is a special value (subnormal, infinity, NaN, huge, tiny), the others are ordinary. */
@@ -143,6 +168,12 @@ static inline plain_adamw plain_start(random_stream *r, int64_t n, hk_grad_type 
   return a;
 }
 
+/* Goes on in the format of a plan's state. */
+static inline void plain_in_format_of(plain_adamw *a, const hk_plan *plan) {
+  a->format = hk_state_format(plan);
+  round_moments(a->format, 0, 0, 0, a->n, a->m, a->v);
+}
+
 static inline void plain_stop(plain_adamw *a) {
   free(a->p);
   free(a->m);
@@ -153,6 +184,22 @@ static inline void plain_stop(plain_adamw *a) {
 
 static inline void plain_gradients(plain_adamw *a, random_stream *r) {
   for (int64_t i = 0; i < a->n; i++) a->grad[i] = random_gradient(r, a->type);
+}
+
+static inline size_t cut_tensors(const plain_group *groups, size_t n_groups, hk_grad_type type,
+                                 hk_param *out);
+
+/* Each group is cut into two tensors, if it has two parameters. */
+enum { MOST_CUTS = 2 * 5 };
+
+static inline void plain_round(plain_adamw *a) {
+  hk_param params[MOST_CUTS];
+  const size_t n = cut_tensors(a->groups, a->n_groups, a->type, params);
+  int64_t at = 0;
+  for (size_t p = 0; p < n; p++) {
+    round_moments(a->format, a->seed, p, a->step, params[p].numel, a->m + at, a->v + at);
+    at += params[p].numel;
+  }
 }
 
 /* One step of plain AdamW. Returns the factor that gradients are multiplied by. */
@@ -168,13 +215,11 @@ static inline double plain_step(plain_adamw *a, double loss_scale) {
                     a->grad + at, a->w + at);
     at += a->groups[g].numel;
   }
+  plain_round(a);
   return factor;
 }
 
 /* -- The engine -------------------------------------------------------------------------------- */
-
-/* Each group is cut into two tensors, if it has two parameters. */
-enum { MOST_CUTS = 2 * 5 };
 
 static inline size_t cut_tensors(const plain_group *groups, size_t n_groups, hk_grad_type type,
                                  hk_param *out) {
@@ -327,6 +372,8 @@ static inline void assert_plan_exact(random_stream *r, const hk_plan *plan, hk_g
                                      double loss_scale, const hk_engine_options *options) {
   hk_error err = {0};
   plain_adamw plain = plain_start(r, numel_of(plan), type);
+  plain_in_format_of(&plain, plan);
+  plain.seed = options->seed;
   hk_engine *engine = engine_like(plan, &plain, options);
   for (int step = 0; step < 3; step++) {
     plain_gradients(&plain, r);
@@ -343,10 +390,12 @@ static inline void assert_plan_exact(random_stream *r, const hk_plan *plan, hk_g
   plain_stop(&plain);
 }
 
-/* The same for random plan `number`. */
-static inline void assert_case_exact(uint64_t number, const hk_engine_options *options) {
+/* The same for random plan `number` with state in a format. */
+static inline void assert_case_exact(uint64_t number, hk_format format,
+                                     const hk_engine_options *options) {
   random_stream r = {number};
   hk_plan plan = random_engine_plan(&r);
+  plan.optimizer = optimizer_of(format);
   assert_plan_exact(&r, &plan, number % 3 == 2 ? HK_GRAD_FP16 : HK_GRAD_BF16,
                     number % 5 == 0 ? 1024 : 1, options);
   hk_plan_free(&plan);

@@ -37,6 +37,8 @@ typedef struct {
   size_t n_groups;
   hk_engine *engine;
   bool by_block; /* gradients are clipped by block */
+  hk_format format;
+  uint64_t seed;
 } world;
 
 /* -- Elements ---------------------------------------------------------------------------------- */
@@ -74,6 +76,7 @@ static inline void make_tensor(world *w, size_t i, int block, int64_t numel) {
                         .weight_type = (hk_grad_type)pick(&w->r, 0, 2),
                         .grad_type = (hk_grad_type)pick(&w->r, 0, 2)};
   if (pick(&w->r, 0, 2) > 0) t->param.weight_type = t->param.grad_type = HK_GRAD_BF16;
+  if (hk_format_is_split(w->format)) t->param.weight_type = HK_GRAD_BF16;
   const size_t n = (size_t)t->param.numel;
   t->p = must_have(n, 4);
   t->m = must_have(n, 4);
@@ -115,6 +118,7 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
   hk_error err = {0};
   hk_plan plan = {0};
   must(hk_default_plan(w->params, w->n, pick(&w->r, 1, 2), &plan, &err), &err);
+  plan.optimizer = optimizer_of(w->format);
   plan.overlap = (hk_overlap)pick(&w->r, HK_OVERLAP_NONE, HK_OVERLAP_BOTH);
   plan.piece_numel = (int64_t)scale(&w->r, 60, 70000);
   plan.buffers = pick(&w->r, 1, 4);
@@ -130,7 +134,7 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
   plan.clip = w->by_block ? HK_CLIP_BLOCK : HK_CLIP_NORM;
   random_stream sums = {w->r.state ^ 0x50f5};
   if (pick(&sums, 0, 1) > 0) plan.sum_bytes = (hk_bytes)scale(&sums, 100, 400000);
-  const hk_engine_options options = {.backend = backend, .no_pin_threads = true};
+  const hk_engine_options options = {.backend = backend, .no_pin_threads = true, .seed = w->seed};
   hk_engine *engine = NULL;
   must(hk_engine_create(&plan, w->params, w->n, w->groups, w->n_groups, &options, &engine, &err),
        &err);
@@ -250,6 +254,7 @@ static inline void plain_update_of(world *w, int block, double grad_scale) {
     for (int64_t k = 0; k < t->param.numel; k++) {
       narrow(t->param.weight_type, t->p[k], t->expected, k);
     }
+    round_moments(w->format, w->seed, i, t->step, t->param.numel, t->m, t->v);
   }
 }
 

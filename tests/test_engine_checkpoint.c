@@ -108,8 +108,8 @@ static void note_progress(void *arg, hk_bytes done, hk_bytes all) {
   *last = done;
 }
 
-/* Saved under one plan, loaded under another, and stepped: plain AdamW's bits throughout. The
- * file's hyperparameters replace the engine's. */
+/* Saved under one plan, loaded under another, and stepped: plain AdamW's bits throughout, in each
+ * format. The file's hyperparameters and seed replace the engine's. */
 static void state_moves_to_another_plan(void **unused) {
   (void)unused;
   for (uint64_t number = 0; number < 16; number++) {
@@ -120,8 +120,12 @@ static void state_moves_to_another_plan(void **unused) {
       if (plans[1].subgroups != NULL) hk_plan_free(&plans[1]);
       plans[1] = random_engine_plan(&r);
     } while (numel_of(&plans[0]) != numel_of(&plans[1]));
+    for (int i = 0; i < 2; i++) plans[i].optimizer = optimizer_of((hk_format)(number % HK_FORMATS));
     plain_adamw a = plain_start(&r, numel_of(&plans[0]), HK_GRAD_BF16);
-    const hk_engine_options options = unpinned;
+    plain_in_format_of(&a, &plans[0]);
+    a.seed = number + 1;
+    hk_engine_options options = unpinned;
+    options.seed = a.seed;
     hk_engine *engine = engine_like(&plans[0], &a, &options);
     step_both(engine, &a, &r);
     step_both(engine, &a, &r);
@@ -177,6 +181,66 @@ static void drop_tensors(const char *name) {
   free(c.bytes);
 }
 
+/* A file of each format is loaded in each other one: exactly, except that bf16 rounds m and v to
+ * nearest even, and says so. */
+static void state_moves_to_another_format(void **unused) {
+  (void)unused;
+  for (int from = 0; from < HK_FORMATS; from++) {
+    for (int to = 0; to < HK_FORMATS; to++) {
+      random_stream r = {900};
+      hk_error err = {0};
+      hk_plan plan = tiny_plan();
+      plan.optimizer = optimizer_of((hk_format)from);
+      plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+      plain_in_format_of(&a, &plan);
+      hk_engine *engine = engine_like(&plan, &a, &unpinned);
+      step_both(engine, &a, &r);
+      must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+      end_engine(engine);
+      plan.optimizer = optimizer_of((hk_format)to);
+      engine = new_engine(&plan, &a, &unpinned);
+      must(hk_engine_load(engine, path, NULL, NULL, &err), &err);
+      const bool rounds = hk_format_is_short((hk_format)to) && !hk_format_is_short((hk_format)from);
+      assert_int_equal(strstr(hk_engine_notes(engine), "were rounded to bf16") != NULL, rounds);
+      plain_in_format_of(&a, &plan);
+      assert_state_bits(engine, &a);
+      step_both(engine, &a, &r);
+      assert_same_bits(engine, &a);
+      end_engine(engine);
+      plain_stop(&a);
+      hk_plan_free(&plan);
+    }
+  }
+}
+
+/* A split format has no place for the sign of v. */
+static void negative_variances_are_refused(void **unused) {
+  (void)unused;
+  static const float wrong[] = {-0.0f, -1};
+  for (int i = 0; i < 2; i++) {
+    random_stream r = {901};
+    hk_error err = {0};
+    hk_plan plan = tiny_plan();
+    plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+    hk_engine *engine = engine_like(&plan, &a, &unpinned);
+    must(hk_engine_write(engine, HK_STATE_V, 17, 1, &wrong[i], &err), &err);
+    must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+    end_engine(engine);
+    plan.optimizer = HK_OPTIMIZER_SPLIT;
+    engine = engine_like(&plan, &a, &unpinned);
+    assert_int_equal(hk_engine_write(engine, HK_STATE_V, 17, 1, &wrong[i], &err), HK_INPUT);
+    assert_non_null(strstr(err.message, "v of parameter 17 is -"));
+    assert_int_equal(hk_engine_load(engine, path, NULL, NULL, &err), HK_INPUT);
+    assert_non_null(strstr(err.message, "state 'split' takes no variance that is negative or -0"));
+    assert_state_bits(engine, &a);
+    step_both(engine, &a, &r);
+    assert_same_bits(engine, &a);
+    end_engine(engine);
+    plain_stop(&a);
+    hk_plan_free(&plan);
+  }
+}
+
 /* A file of version 1 has no tensors: all have its step. */
 static void files_without_tensors_are_loaded(void **unused) {
   (void)unused;
@@ -217,11 +281,13 @@ typedef struct {
   contents good;
 } damage;
 
-static damage begin_damage(void) {
+static damage begin_damage(hk_format format) {
   random_stream r = {600};
   hk_error err = {0};
   damage d = {.plan = tiny_plan()};
+  d.plan.optimizer = optimizer_of(format);
   d.a = plain_start(&r, numel_of(&d.plan), HK_GRAD_BF16);
+  plain_in_format_of(&d.a, &d.plan);
   d.engine = engine_like(&d.plan, &d.a, &unpinned);
   step_both(d.engine, &d.a, &r);
   must(hk_engine_save(d.engine, path, NULL, NULL, &err), &err);
@@ -264,7 +330,7 @@ static void assert_refused(const damage *d, const char *name, const char *says) 
 
 static void every_length_is_refused(void **unused) {
   (void)unused;
-  damage d = begin_damage();
+  damage d = begin_damage(HK_FORMAT_FP32);
   for (size_t n = 0; n < d.good.n; n++) {
     write_file(path, d.good.bytes, n);
     assert_refused(&d, path, "cut off");
@@ -278,9 +344,8 @@ static void every_length_is_refused(void **unused) {
   end_damage(&d);
 }
 
-static void every_bit_counts(void **unused) {
-  (void)unused;
-  damage d = begin_damage();
+static void every_bit_counts_in(hk_format format) {
+  damage d = begin_damage(format);
   for (size_t i = 0; i < d.good.n; i++) {
     const char byte = d.good.bytes[i];
     d.good.bytes[i] = (char)(byte ^ 1 << (i % 8));
@@ -292,15 +357,24 @@ static void every_bit_counts(void **unused) {
   end_damage(&d);
 }
 
+static void every_bit_counts(void **unused) {
+  (void)unused;
+  every_bit_counts_in(HK_FORMAT_FP32);
+  every_bit_counts_in(HK_FORMAT_BF16_SPLIT);
+}
+
 /* Intact files of another version, kind, size or grouping. */
 static void other_files_are_refused(void **unused) {
   (void)unused;
-  damage d = begin_damage();
+  damage d = begin_damage(HK_FORMAT_FP32);
   hk_error err = {0};
   d.good.bytes[8] = (char)(d.good.bytes[8] + 1); /* the version comes after the magic number */
   write_file(path, d.good.bytes, d.good.n);
-  assert_refused(&d, path, "checkpoint version 4, this hocket reads versions 1 to 3");
-  d.good.bytes[8] = (char)(d.good.bytes[8] - 1);
+  assert_refused(&d, path, ""); /* version 4, whose header is longer */
+  d.good.bytes[8] = (char)(d.good.bytes[8] + 1);
+  write_file(path, d.good.bytes, d.good.n);
+  assert_refused(&d, path, "checkpoint version 5, this hocket reads versions 1 to 4");
+  d.good.bytes[8] = (char)(d.good.bytes[8] - 2);
   static const char plan_file[] = "{\"schema\": \"hocket.plan/1\", \"and\": \"no checkpoint\"}";
   write_file(path, plan_file, sizeof plan_file - 1);
   assert_refused(&d, path, "not a checkpoint");
@@ -344,7 +418,7 @@ static void other_files_are_refused(void **unused) {
 
 static void unreadable_files_are_refused(void **unused) {
   (void)unused;
-  damage d = begin_damage();
+  damage d = begin_damage(HK_FORMAT_FP32);
   assert_refused(&d, "no/such/file", "No such file");
   assert_refused(&d, folder, "irectory");
   if (geteuid() != 0) { /* permissions do not apply to root */
@@ -618,6 +692,8 @@ static void a_kill_in_a_step_leaves_the_checkpoint(void **unused) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(state_moves_to_another_plan),
+      cmocka_unit_test(state_moves_to_another_format),
+      cmocka_unit_test(negative_variances_are_refused),
       cmocka_unit_test(files_without_tensors_are_loaded),
       cmocka_unit_test(every_length_is_refused),
       cmocka_unit_test(every_bit_counts),

@@ -38,7 +38,8 @@ class Tensor(ctypes.Structure):
 class Options(ctypes.Structure):
     _fields_ = [("backend", text), ("device", i32), ("overlap", i32), ("cpu_threads", i32),
                 ("pin_threads", i32), ("first_core", i32), ("host_memory", i64),
-                ("gpu_memory", i64), ("clip", i32)]
+                ("gpu_memory", i64), ("clip", i32),
+                ("state", ctypes.c_char_p), ("seed", ctypes.c_uint64)]
 
 
 class Gradient(ctypes.Structure):
@@ -134,7 +135,7 @@ class Model:
         return hexadecimal.value
 
 
-assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 7
+assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 8
 hyper = (Group(1e-2, 0.9, 0.999, 1e-8, 0.1), Group(3e-3, 0.8, 0.95, 1e-6, 0.0))
 engines = [Model(hyper, overlap) for overlap in (1, 2, 3)]
 first = engines[0]

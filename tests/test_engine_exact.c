@@ -17,7 +17,20 @@ static void every_plan_is_plain_adamw(void **unused) {
   (void)unused;
   const hk_engine_options options = {.no_pin_threads = true};
   const uint64_t cases = case_count(usual, full);
-  for (uint64_t number = 0; number < cases; number++) assert_case_exact(number, &options);
+  for (uint64_t number = 0; number < cases; number++)
+    assert_case_exact(number, HK_FORMAT_FP32, &options);
+}
+
+/* In split the bits are those of fp32. In bf16 they are those of fp32 with m and v rounded after
+ * each step. */
+static void every_plan_in_every_format(void **unused) {
+  (void)unused;
+  static const case_counts few = {.release = 240, .address = 24, .thread = 9};
+  const hk_engine_options options = {.no_pin_threads = true, .seed = 123456789};
+  const uint64_t cases =
+      case_count(few, (case_counts){.release = 720, .address = 90, .thread = 24});
+  for (uint64_t number = 0; number < cases; number++)
+    assert_case_exact(number / 3, (hk_format)(HK_FORMAT_SPLIT + number % 3), &options);
 }
 
 /* Pieces longer than a slab (2^20 parameters). */
@@ -35,7 +48,10 @@ static void long_pieces_are_plain_adamw(void **unused) {
   for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].route = (hk_route)((s + 1) % HK_ROUTE_COUNT);
   }
-  assert_plan_exact(&r, &plan, HK_GRAD_BF16, 1, &options);
+  for (int format = 0; format < HK_FORMATS; format++) {
+    plan.optimizer = optimizer_of((hk_format)format);
+    assert_plan_exact(&r, &plan, HK_GRAD_BF16, 1, &options);
+  }
   hk_plan_free(&plan);
 }
 
@@ -363,6 +379,7 @@ static void only_staged_subgroups_are_signed_by_copies(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_plan_is_plain_adamw),
+      cmocka_unit_test(every_plan_in_every_format),
       cmocka_unit_test(long_pieces_are_plain_adamw),
       cmocka_unit_test(equal_state_has_an_equal_checksum),
       cmocka_unit_test(engines_in_borrowed_memory),

@@ -78,22 +78,23 @@ static void test_split_is_lossless(void **state) {
   for (size_t k = 0; k < sizeof highs / sizeof highs[0]; k++) {
     for (uint32_t low = 0; low < 0x10000; low++) {
       const uint32_t bits = (uint32_t)highs[k] << 16 | low;
-      const hk_halves h = hk_split(hk_of_bits(bits));
+      const hk_halves h = hk_split_halves(hk_of_bits(bits));
       assert_int_equal(h.high, nearest_bf16(hk_of_bits(bits)));
       assert_int_equal(h.low, low);
-      assert_int_equal(hk_bits_of(hk_join(h.high, h.low, h.down)), bits);
+      assert_int_equal(hk_bits_of(hk_join_halves(h.high, h.low, h.down)), bits);
     }
   }
   const uint32_t ends[] = {0x7f800000u, 0xff800000u, NAN_BITS};
   for (int k = 0; k < 3; k++) {
-    const hk_halves h = hk_split(hk_of_bits(ends[k]));
+    const hk_halves h = hk_split_halves(hk_of_bits(ends[k]));
     assert_int_equal(h.high, ends[k] >> 16);
     assert_int_equal(h.low, 0);
     assert_false(h.down);
-    assert_int_equal(hk_bits_of(hk_join(h.high, h.low, h.down)), ends[k]);
+    assert_int_equal(hk_bits_of(hk_join_halves(h.high, h.low, h.down)), ends[k]);
   }
-  const hk_halves loaded = hk_split(hk_of_bits(0xff812345u)); /* a NaN that no update gives */
-  assert_int_equal(hk_bits_of(hk_join(loaded.high, loaded.low, loaded.down)), NAN_BITS);
+  const hk_halves loaded =
+      hk_split_halves(hk_of_bits(0xff812345u)); /* a NaN that no update gives */
+  assert_int_equal(hk_bits_of(hk_join_halves(loaded.high, loaded.low, loaded.down)), NAN_BITS);
 }
 
 /* All 2^32 patterns, for some seconds. */
@@ -104,8 +105,8 @@ static void test_split_of_all_patterns(void **state) {
   for (uint32_t high = 0; high < 0x10000; high++) {
     for (uint32_t low = 0; low < 0x10000; low++) {
       const uint32_t bits = high << 16 | low, want = hk_is_nan(bits) ? NAN_BITS : bits;
-      const hk_halves h = hk_split(hk_of_bits(bits));
-      wrong += hk_bits_of(hk_join(h.high, h.low, h.down)) != want;
+      const hk_halves h = hk_split_halves(hk_of_bits(bits));
+      wrong += hk_bits_of(hk_join_halves(h.high, h.low, h.down)) != want;
       wrong += h.high != hk_to_bf16(hk_of_bits(bits));
       ties += h.down;
     }
@@ -119,7 +120,7 @@ static void test_differences(void **state) {
   (void)state;
   int64_t count[2] = {0, 0}, flagged = 0;
   for (uint32_t bits = 0x3f800000u - 0x10000u; bits <= 0x3f810000u + 0x10000u; bits++) {
-    const hk_halves h = hk_split(hk_of_bits(bits));
+    const hk_halves h = hk_split_halves(hk_of_bits(bits));
     if (h.high == 0x3f80) count[0]++;
     if (h.high == 0x3f81) count[1]++;
     if (h.high == 0x3f80) flagged += h.down;

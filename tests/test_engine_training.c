@@ -35,8 +35,8 @@ static uint64_t cases(void) {
                     (case_counts){.release = 200, .address = 60, .thread = 20});
 }
 
-static void run_case(uint64_t number, int disorder) {
-  world w = {.r = {number * 7919 + 13}};
+static void run_case(uint64_t number, int disorder, hk_format format) {
+  world w = {.r = {number * 7919 + 13}, .format = format, .seed = number};
   make_model(&w);
   make_engine(&w, NULL);
   for (int i = 0; i < 12; i++) iterate(&w, disorder);
@@ -46,12 +46,20 @@ static void run_case(uint64_t number, int disorder) {
 
 static void orderly_training_is_plain_adamw(void **unused) {
   (void)unused;
-  for (uint64_t number = 0; number < cases(); number++) run_case(number, 0);
+  for (uint64_t number = 0; number < cases(); number++) run_case(number, 0, HK_FORMAT_FP32);
 }
 
 static void disorderly_training_is_plain_adamw(void **unused) {
   (void)unused;
-  for (uint64_t number = 0; number < cases(); number++) run_case(1000 + number, 1);
+  for (uint64_t number = 0; number < cases(); number++) run_case(1000 + number, 1, HK_FORMAT_FP32);
+}
+
+static void training_in_every_format(void **unused) {
+  (void)unused;
+  for (uint64_t number = 0; number < cases(); number++) {
+    const hk_format format = (hk_format)(HK_FORMAT_SPLIT + number % 3);
+    run_case(2000 + number, number % 2 == 0, format);
+  }
 }
 
 /* A model all of whose updates may run ahead of the norm, with early weights. `staged`: the GPU
@@ -240,6 +248,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(orderly_training_is_plain_adamw),
       cmocka_unit_test(disorderly_training_is_plain_adamw),
+      cmocka_unit_test(training_in_every_format),
       cmocka_unit_test(updates_that_ran_ahead_are_kept),
       cmocka_unit_test(a_constant_factor_is_expected),
       cmocka_unit_test(clipped_steps_update_in_place),

@@ -19,12 +19,16 @@ ok estimate --model llama-2-7b --gpus 1
 ok estimate --model llama-2-7b --gpus 4 --nodes 2 --json
 for key in '"schema":[[:space:]]*"hocket.estimate/1"' '"parameters":[[:space:]]*6738415616' \
   '"dp":[[:space:]]*8' '"optimizer_bytes":[[:space:]]*80860987392' \
-  '"weights_bytes":[[:space:]]*13476831232' '"optimizer":[[:space:]]*"adamw32"'; do
+  '"weights_bytes":[[:space:]]*13476831232' '"optimizer":[[:space:]]*"fp32"'; do
   grep -q "$key" out || fail "estimate --json: no $key"
 done
 [ "$(grep -c '"gpu_least_bytes":' out)" -eq 8 ] || fail "ways: $(grep '"way":' out)"
 ok estimate --model llama-2-7b --state lion --json
 grep -q '"optimizer_bytes":[[:space:]]*53907324928' out || fail "lion: not 8 bytes a parameter"
+# The names of before: adamw16 is bf16. Both are 8 bytes a parameter.
+ok estimate --model llama-2-7b --state adamw16 --json
+grep -q '"optimizer":[[:space:]]*"bf16"' out || fail "adamw16: not bf16"
+grep -q '"optimizer_bytes":[[:space:]]*53907324928' out || fail "bf16: not 8 bytes a parameter"
 ok estimate --model llama-2-7b --state muon
 ! grep -q "offload " out || fail "muon on the CPU: $(grep "offload " out)"
 ok estimate --params 7G --layers 32 --hidden 4096
@@ -41,7 +45,7 @@ prints "with offload: 40 GB "
 
 # 207,093,760 trained parameters x 2 bytes and 70,553,706,496 frozen ones x 0.52 are 34.6 GiB.
 ok estimate --model llama-3-70b --lora 16 --frozen-bytes 0.52 --gpus 2
-prints "207,093,760 parameters trained, 70,553,706,496 frozen, adamw32"
+prints "207,093,760 parameters trained, 70,553,706,496 frozen, fp32"
 prints "^one GPU +[0-9.]+ +0\.0 +34\.6 +0\.4 +2\.3 "
 ok estimate --model llama-3-70b --lora 16 --json
 grep -q '"frozen_parameters":[[:space:]]*70553706496' out || fail "--lora --json: no frozen ones"

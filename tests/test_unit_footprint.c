@@ -27,7 +27,7 @@ static hk_job job_of(int gpus) {
 
 static void make(const hk_model *model, const hk_job *job, hk_footprint *ways) {
   hk_error err = {0};
-  must(hk_footprint_make(model, job, HK_OPTIMIZER_ADAMW32, HK_ACCUMULATE_GPU, ways, &err), &err);
+  must(hk_footprint_make(model, job, HK_OPTIMIZER_FP32, HK_ACCUMULATE_GPU, ways, &err), &err);
   for (int way = 0; way < HK_WAY_COUNT; way++) {
     const hk_footprint *f = &ways[way];
     assert_true(f->rest > 0);
@@ -199,8 +199,8 @@ static void sums_in_host_memory(void **state) {
   hk_footprint gpu[HK_WAY_COUNT], host[HK_WAY_COUNT];
   job.grad_accum = 4;
   must(hk_machine_load("dgx-h100-8x80gb", &machine, &err), &err);
-  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_ADAMW32, HK_ACCUMULATE_GPU, gpu, &err), &err);
-  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_ADAMW32, HK_ACCUMULATE_HOST, host, &err), &err);
+  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_FP32, HK_ACCUMULATE_GPU, gpu, &err), &err);
+  must(hk_footprint_make(&model, &job, HK_OPTIMIZER_FP32, HK_ACCUMULATE_HOST, host, &err), &err);
   const hk_footprint *f = &host[HK_WAY_OFFLOAD];
   const hk_accumulate sums = HK_ACCUMULATE_HOST;
   const hk_memory_report m = simulated_with(&model, &machine, &job, &hk_policy_zero_offload, &sums);

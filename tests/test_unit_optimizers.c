@@ -16,8 +16,10 @@ static const struct {
   int64_t held;
   double traffic;
 } by_hand[HK_OPTIMIZER_COUNT] = {
-    [HK_OPTIMIZER_ADAMW32] = {256 * 12, 2 * 12 + 2 + 2},
-    [HK_OPTIMIZER_ADAMW16] = {256 * 8, 2 * 8 + 2 + 2},
+    [HK_OPTIMIZER_FP32] = {256 * 12, 2 * 12 + 2 + 2},
+    [HK_OPTIMIZER_SPLIT] = {256 * 12, 2 * 12 + 2},
+    [HK_OPTIMIZER_BF16] = {256 * 8, 2 * 8 + 2 + 2},
+    [HK_OPTIMIZER_BF16_SPLIT] = {256 * 8, 2 * 8 + 2},
     [HK_OPTIMIZER_ADAM_BF16] = {256 * 4, 2 * 4 + 2 + 2 + 2},
     [HK_OPTIMIZER_ADAMW8BIT] = {256 * 2 + 8, 2 * 520.0 / 256 + 2 + 2 + 2},
     [HK_OPTIMIZER_LION] = {256 * 8, 2 * 8 + 2 + 2},
@@ -38,10 +40,10 @@ static void sizes(void **state) {
     /* n x held is beyond 2^63. */
     assert_int_equal(hk_state_bytes(optimizer, 1LL << 52), (1LL << 44) * held);
     assert_true(hk_update_traffic(optimizer) == by_hand[o].traffic);
-    assert_int_equal(hk_optimizer_info_of(optimizer)->engine, o == HK_OPTIMIZER_ADAMW32);
+    assert_int_equal(hk_optimizer_info_of(optimizer)->engine, o <= HK_OPTIMIZER_BF16_SPLIT);
   }
   /* Without a master weight the spare copy of the state includes the new weights. */
-  assert_int_equal(hk_spare_bytes(HK_OPTIMIZER_ADAMW32, 1000), 12000);
+  assert_int_equal(hk_spare_bytes(HK_OPTIMIZER_FP32, 1000), 12000);
   assert_int_equal(hk_spare_bytes(HK_OPTIMIZER_ADAM_BF16, 1000), 6000);
 }
 
@@ -132,7 +134,9 @@ static void memory(void **state) {
     plan = plan_of(&hk_policy_zero_offload, optimizer, HK_OVERLAP_NONE);
     graph = built(&plan, HK_EXPAND_ALL, true);
     assert_int_equal(graph.gpu_base, 2 * n);
-    assert_int_equal(graph.host_base, held + 2 * n + 2 * n); /* gradients, new weights */
+    const bool in_state = hk_optimizer_info_of(optimizer)->weight;
+    assert_int_equal(graph.host_base,
+                     held + 2 * n + (in_state ? 0 : 2 * n)); /* gradients, weights */
     hk_graph_free(&graph);
     hk_plan_free(&plan);
   }
@@ -204,7 +208,12 @@ static void refused(void **state) {
   const hk_engine_options options = {0};
   hk_engine *engine = NULL;
   assert_int_equal(hk_engine_create(&plan, &all, 1, &adamw, 1, &options, &engine, &err), HK_INPUT);
-  assert_non_null(strstr(err.message, "optimizer 'lion', which is predicted only"));
+  assert_non_null(strstr(err.message, "state 'lion', which is predicted only"));
+  plan.optimizer = HK_OPTIMIZER_BF16_SPLIT;
+  const hk_param wide = {.numel = 156096, .weight_type = HK_GRAD_FP32};
+  assert_int_equal(hk_engine_create(&plan, &wide, 1, &adamw, 1, &options, &engine, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "tensor 0 has fp32 weights: use state 'bf16'"));
+  plan.optimizer = HK_OPTIMIZER_LION;
   plan.runtime = HK_RUNTIME_DEEPSPEED;
   refuse(&plan, "optimizer 'lion': hocket knows DeepSpeed's passes of AdamW");
   plan.runtime = HK_RUNTIME_HOCKET;
@@ -221,7 +230,7 @@ static void in_plan_files(void **state) {
     hk_plan read, plan = plan_of(&hk_policy_streamed, (hk_optimizer)o, HK_OVERLAP_NONE);
     cJSON *root = hk_plan_to_json(&plan);
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "optimizer");
-    if (o == HK_OPTIMIZER_ADAMW32) {
+    if (o == HK_OPTIMIZER_FP32) {
       assert_null(item);
     } else {
       assert_string_equal(cJSON_GetStringValue(item), hk_optimizer_names[o]);

@@ -55,7 +55,7 @@ int hk_train_config_lost(hk_framework framework, const hk_plan *plan, char lost[
   if (n[HK_ROUTE_MAPPED] > 0)
     LOSE("updating %.0f %% of the parameters by the GPU in host memory",
          percent * (double)n[HK_ROUTE_MAPPED]);
-  if (plan->optimizer != HK_OPTIMIZER_ADAMW32)
+  if (plan->optimizer != HK_OPTIMIZER_FP32)
     LOSE("optimizer %s: the configuration is for AdamW with fp32 state",
          hk_optimizer_info_of(plan->optimizer)->name);
   if (plan->job.grad_accum > 1 && hk_plan_accumulates(plan) != HK_ACCUMULATE_GPU)

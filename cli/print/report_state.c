@@ -5,7 +5,7 @@
 
 void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool explain) {
   const hk_optimizer_info *o = hk_optimizer_info_of(plan->optimizer);
-  if (!explain && plan->optimizer == HK_OPTIMIZER_ADAMW32) return;
+  if (!explain && plan->optimizer == HK_OPTIMIZER_FP32) return;
   hk_print_text(0, 0, "optimizer %s: %s; %.4g bytes of state a parameter", o->name, o->meaning,
                 hk_state_per_param(plan->optimizer));
   if (!explain) return;
@@ -16,7 +16,7 @@ void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool ex
                 o->source, hk_update_traffic(plan->optimizer),
                 machine->cpu_adamw.value * hk_update_speed(plan->optimizer) / 1e9,
                 hk_update_traffic(plan->optimizer),
-                plan->optimizer == HK_OPTIMIZER_ADAMW32
+                plan->optimizer == HK_OPTIMIZER_FP32
                     ? ""
                     : ", which assumes that memory limits both; it was not measured",
                 o->engine ? "implements it" : "does not implement it");

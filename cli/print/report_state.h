@@ -7,7 +7,7 @@
 #include "core/graph/plan.h"
 #include "core/machine/machine.h"
 
-/* Prints the optimizer and its bytes of state, unless it is adamw32. `explain`: always, and with
+/* Prints the optimizer and its bytes of state, unless it is fp32. `explain`: always, and with
  * the rate at which the CPU updates, where that comes from, and whether the engine implements it.
  */
 void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool explain);

@@ -216,11 +216,13 @@ static hk_sums sums_of(const hk_expansion *x) {
   return sums;
 }
 
-/* hocket's host memory besides state: gradients and new weights of route cpu, and spares. State
+/* hocket's host memory besides state: gradients and new weights of route cpu, and spares. Some
+ * state contains the weights. State
  * that comes back from the GPU or is updated before the norm is known goes to a spare, so that the
  * old state survives a failed step. */
 static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
-  return sums->grads[HK_ROUTE_CPU] + sums->host_weights +
+  const bool weights = !hk_optimizer_info_of(plan->optimizer)->weight;
+  return sums->grads[HK_ROUTE_CPU] + (weights ? sums->host_weights : 0) +
          hk_state_bytes(plan->optimizer,
                         largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED)) +
          hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));

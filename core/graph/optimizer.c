@@ -2,6 +2,7 @@
 #include "core/graph/optimizer.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "core/graph/bytes.h"
 
@@ -14,19 +15,38 @@
 #define NEWTON_SCHULZS 5
 
 static const hk_optimizer_info optimizers[HK_OPTIMIZER_COUNT] = {
-    [HK_OPTIMIZER_ADAMW32] = {.name = "adamw32",
-                              .meaning = "fp32 master weight, momentum and variance",
-                              .source = "AdamW, arXiv 1711.05101",
-                              .held = PER_PARAM(3 * FP32),
-                              .master = true,
-                              .gradient_reads = 1,
-                              .engine = true},
-    [HK_OPTIMIZER_ADAMW16] = {.name = "adamw16",
-                              .meaning = "fp32 master weight, bf16 momentum and variance",
-                              .source = "DeepSeek-V3, arXiv 2412.19437, section 3.3.3",
-                              .held = PER_PARAM(FP32 + 2 * BF16),
-                              .master = true,
-                              .gradient_reads = 1},
+    [HK_OPTIMIZER_FP32] = {.name = "fp32",
+                           .meaning = "fp32 master weight, momentum and variance",
+                           .source = "AdamW, arXiv 1711.05101",
+                           .held = PER_PARAM(3 * FP32),
+                           .master = true,
+                           .gradient_reads = 1,
+                           .engine = true},
+    [HK_OPTIMIZER_SPLIT] = {.name = "split",
+                            .meaning = "master weight as the bf16 weight and 16 lower bits, fp32 "
+                                       "momentum and variance: the bits of fp32",
+                            .source = "engine/adamw/formats.h",
+                            .held = PER_PARAM(3 * FP32),
+                            .master = true,
+                            .weight = true,
+                            .gradient_reads = 1,
+                            .engine = true},
+    [HK_OPTIMIZER_BF16] = {.name = "bf16",
+                           .meaning = "fp32 master weight, bf16 momentum and variance",
+                           .source = "DeepSeek-V3, arXiv 2412.19437, section 3.3.3",
+                           .held = PER_PARAM(FP32 + 2 * BF16),
+                           .master = true,
+                           .gradient_reads = 1,
+                           .engine = true},
+    [HK_OPTIMIZER_BF16_SPLIT] = {.name = "bf16+split",
+                                 .meaning = "master weight as the bf16 weight and 16 lower bits, "
+                                            "bf16 momentum and variance",
+                                 .source = "engine/adamw/formats.h",
+                                 .held = PER_PARAM(FP32 + 2 * BF16),
+                                 .master = true,
+                                 .weight = true,
+                                 .gradient_reads = 1,
+                                 .engine = true},
     [HK_OPTIMIZER_ADAM_BF16] = {.name = "adam-bf16",
                                 .meaning = "bf16 momentum and variance, no master weight",
                                 .source = "torch.optim.AdamW on bf16 weights",
@@ -73,7 +93,13 @@ static const hk_optimizer_info optimizers[HK_OPTIMIZER_COUNT] = {
 };
 
 const char *const hk_optimizer_names[HK_OPTIMIZER_COUNT] = {
-    "adamw32", "adamw16", "adam-bf16", "adamw8bit", "lion", "sgd-momentum", "muon", "adafactor"};
+    "fp32",      "split", "bf16",         "bf16+split", "adam-bf16",
+    "adamw8bit", "lion",  "sgd-momentum", "muon",       "adafactor"};
+
+const char *hk_optimizer_name_today(const char *name) {
+  if (strcmp(name, "adamw32") == 0) return "fp32";
+  return strcmp(name, "adamw16") == 0 ? "bf16" : name;
+}
 
 const hk_optimizer_info *hk_optimizer_info_of(hk_optimizer optimizer) {
   return &optimizers[optimizer];
@@ -94,7 +120,7 @@ double hk_state_per_param(hk_optimizer optimizer) {
 
 double hk_update_traffic(hk_optimizer optimizer) {
   const hk_optimizer_info *o = &optimizers[optimizer];
-  const double weight = o->master ? BF16 : 2 * BF16;
+  const double weight = o->weight ? 0 : o->master ? BF16 : 2 * BF16;
   return 2 * hk_state_per_param(optimizer) + BF16 * o->gradient_reads + weight;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers as what they are to a schedule: bytes of state a parameter, memory traffic of an
- * update, and matrix products. The engine implements adamw32 only; the others are predicted.
+ * update, and matrix products. The engine implements fp32, split, bf16 and bf16+split
+ * (engine/adamw/formats.h); the others are predicted.
  *
  * Example: lion keeps a master weight and one momentum, 8 bytes. Its fused kernel reads them and a
  * 2-byte gradient, and writes them and a 2-byte weight: 20 bytes, where AdamW moves 28. If memory
@@ -13,8 +14,10 @@
 #include "core/model/model.h"
 
 typedef enum {
-  HK_OPTIMIZER_ADAMW32, /* the default */
-  HK_OPTIMIZER_ADAMW16,
+  HK_OPTIMIZER_FP32, /* the default */
+  HK_OPTIMIZER_SPLIT,
+  HK_OPTIMIZER_BF16,
+  HK_OPTIMIZER_BF16_SPLIT,
   HK_OPTIMIZER_ADAM_BF16,
   HK_OPTIMIZER_ADAMW8BIT,
   HK_OPTIMIZER_LION,
@@ -31,15 +34,20 @@ typedef struct {
   int held;            /* bytes of state for 256 parameters: master weight, moments, their scales */
   bool master;         /* the state has an fp32 master weight; if not, the 2-byte weight is updated
                           in place, so the kernel also reads it */
-  int gradient_reads;  /* passes over the gradient */
-  bool orthogonal;     /* Newton-Schulz iterations on whole matrices (hk_newton_schulz_flops) */
-  bool engine;         /* the engine implements it */
+  bool weight;        /* the state contains the bf16 weight: host memory needs no other copy, and an
+                         update writes it once */
+  int gradient_reads; /* passes over the gradient */
+  bool orthogonal;    /* Newton-Schulz iterations on whole matrices (hk_newton_schulz_flops) */
+  bool engine;        /* the engine implements it */
 } hk_optimizer_info;
 
 const hk_optimizer_info *hk_optimizer_info_of(hk_optimizer optimizer);
 extern const char *const hk_optimizer_names[HK_OPTIMIZER_COUNT];
+/* The name that `name` had before 2026-11-25 stands for today: adamw32 is fp32, adamw16 is bf16;
+ * other names are returned as they are. */
+const char *hk_optimizer_name_today(const char *name);
 
-/* Bytes of state of n parameters, rounded up: held, or copied in one direction. adamw32: 12 n. */
+/* Bytes of state of n parameters, rounded up: held, or copied in one direction. fp32: 12 n. */
 hk_bytes hk_state_bytes(hk_optimizer optimizer, int64_t n);
 /* Spare memory for the new state of n parameters while the old one is kept. Without a master weight
  * it includes the new weights. */
@@ -47,7 +55,7 @@ hk_bytes hk_spare_bytes(hk_optimizer optimizer, int64_t n);
 /* The same for one parameter, not rounded. */
 double hk_state_per_param(hk_optimizer optimizer);
 /* Memory traffic of a fused update, in bytes a parameter: state and 2-byte weight written; state,
- * the passes over the 2-byte gradient, and without a master the weight, read. adamw32: 28. */
+ * the passes over the 2-byte gradient, and without a master the weight, read. fp32: 28. */
 double hk_update_traffic(hk_optimizer optimizer);
 /* Parameters that a memory-bound kernel updates while AdamW updates one: 28 / traffic. */
 double hk_update_speed(hk_optimizer optimizer);

@@ -253,7 +253,7 @@ static hk_status check_overlap(const hk_plan *plan, hk_error *err) {
 /* What an optimizer requires of a plan. */
 static hk_status check_optimizer(const hk_plan *plan, hk_error *err) {
   const hk_optimizer_info *optimizer = hk_optimizer_info_of(plan->optimizer);
-  if (plan->runtime == HK_RUNTIME_DEEPSPEED && plan->optimizer != HK_OPTIMIZER_ADAMW32) {
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED && plan->optimizer != HK_OPTIMIZER_FP32) {
     return hk_fail(err, HK_INPUT,
                    "optimizer '%s': hocket knows DeepSpeed's passes of AdamW with fp32 state only; "
                    "use runtime hocket",

@@ -56,7 +56,7 @@ static bool add_guess(cJSON *root, const hk_plan *plan) {
          add_number(o, "loss_ms", hk_ms(guess->loss));
 }
 
-/* "optimizer" is written only if it is not adamw32, "accumulate" only if it is not gpu, "sum_bytes"
+/* "optimizer" is written only if it is not fp32, "accumulate" only if it is not gpu, "sum_bytes"
  * only if it is not 0, "clip" only with an overlap and if it is not norm. */
 static bool add_settings(cJSON *root, const hk_plan *plan) {
   cJSON *policy = cJSON_AddObjectToObject(root, "policy");
@@ -65,7 +65,7 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
     return false;
   }
   if (!add_string(root, "runtime", hk_runtime_name(plan->runtime))) return false;
-  if (plan->optimizer != HK_OPTIMIZER_ADAMW32 &&
+  if (plan->optimizer != HK_OPTIMIZER_FP32 &&
       !add_string(root, "optimizer", hk_optimizer_names[plan->optimizer]))
     return false;
   if (plan->accumulate != HK_ACCUMULATE_GPU &&
@@ -154,6 +154,7 @@ static hk_status read_name(const cJSON *object, const char *key, const char *con
                            int *out, hk_error *err) {
   const char *text = NULL;
   HK_TRY(hk_json_string(object, key, &text, err));
+  if (names == hk_optimizer_names) text = hk_optimizer_name_today(text);
   for (size_t i = 0; i < n; i++) {
     if (strcmp(text, names[i]) == 0) {
       *out = (int)i;

@@ -3,14 +3,20 @@
  *
  *   header   "hocketck", version, groups, parameters, step, then per group its parameters and
  *            lr, beta1, beta2, eps, weight decay as doubles; except in version 1 the number of
- *            tensors, then per tensor its elements, group, steps, and with version 3 the hash of
- *            its name (0: none); XXH3-64 of all that, chained
+ *            tensors, then per tensor its elements, group, steps, and from version 3 on the hash of
+ *            its name (0: none); in version 4 the name of the state's format in 16 bytes, and the
+ *            seed of its random bits; XXH3-64 of all that, chained
  *   blocks   p, then m, then v, in flat order, each in runs of BLOCK parameters (the last of each
  *            has the rest): fp32 values, XXH3-64 of them
  *   trailer  XXH3-64 of the blocks' hashes, chained, "hocketok"
  *
  * Chained: one hash after the other, each with the one before as its seed (0 for the first): in the
- * header of its first 32 bytes, of each group, of the number of tensors, of each tensor.
+ * header of its first 32 bytes, of each group, of the number of tensors, of each tensor, of format
+ * and seed.
+ *
+ * State in fp32 is saved as version 3, in other formats as version 4. Values are fp32 in both,
+ * which is exact. Loading rounds m and v to nearest even if the engine keeps them in bf16 and the
+ * file has other values, and notes it; all other loads are exact.
  *
  * It is written aside, synced and renamed (core/base/outfile.c), so that it is complete or not
  * there. */
@@ -33,10 +39,10 @@
 #error "checkpoints are written in the machine's byte order, which must be little-endian"
 #endif
 
-#define BLOCK     ((int64_t)1 << 22)
-#define HUGE_PAGE ((size_t)1 << 21)
-/* Version 3 is written; the others are read, too. */
-#define VERSION          3u
+#define BLOCK            ((int64_t)1 << 22)
+#define HUGE_PAGE        ((size_t)1 << 21)
+#define VERSION_FORMAT   4u
+#define VERSION_FP32     3u
 #define VERSION_NAMELESS 2u /* tensors in order */
 #define VERSION_FLAT     1u /* no tensors: all have taken the file's steps */
 
@@ -63,6 +69,11 @@ static size_t param_bytes(uint32_t version) {
 }
 
 typedef struct {
+  char name[16]; /* filled with 0 */
+  uint64_t seed;
+} file_format;
+
+typedef struct {
   uint64_t hashes;
   char magic[8];
 } file_trailer;
@@ -76,6 +87,7 @@ static hk_bytes file_size(const file_head *head, int64_t n_params) {
   const int64_t numel = head->numel;
   return (hk_bytes)(sizeof(file_head) + head->n_groups * sizeof(file_group) + sizeof(uint64_t)) +
          (n_params < 0 ? 0 : 8 + n_params * (hk_bytes)param_bytes(head->version)) +
+         (head->version == VERSION_FORMAT ? (hk_bytes)sizeof(file_format) : 0) +
          3 * (4 * numel + (hk_bytes)sizeof(uint64_t) * blocks_of(numel)) +
          (hk_bytes)sizeof(file_trailer);
 }
@@ -102,8 +114,16 @@ static uint64_t write_params(const hk_engine *e, FILE *out, uint64_t sum) {
   return sum;
 }
 
+static uint64_t write_format(const hk_engine *e, FILE *out, uint64_t sum) {
+  file_format format = {.seed = e->options.seed};
+  snprintf(format.name, sizeof format.name, "%s", hk_optimizer_names[e->plan.optimizer]);
+  fwrite(&format, sizeof format, 1, out);
+  return XXH3_64bits_withSeed(&format, sizeof format, sum);
+}
+
 static void write_head(const hk_engine *e, FILE *out) {
-  file_head head = {.version = VERSION,
+  const bool plain = e->state.shape.format == HK_FORMAT_FP32;
+  file_head head = {.version = plain ? VERSION_FP32 : VERSION_FORMAT,
                     .n_groups = (uint32_t)e->n_groups,
                     .numel = e->state.numel,
                     .step = e->step};
@@ -118,6 +138,7 @@ static void write_head(const hk_engine *e, FILE *out) {
     fwrite(&group, sizeof group, 1, out);
   }
   sum = write_params(e, out, sum);
+  if (!plain) sum = write_format(e, out, sum);
   fwrite(&sum, sizeof sum, 1, out);
 }
 
@@ -268,7 +289,8 @@ typedef struct {
   file_group *groups;
   int64_t n_params; /* -1: a file without tensors */
   file_param *params;
-  size_t *numbers; /* [n_params] each tensor's number in the engine; NULL: the same */
+  file_format format; /* version 4 */
+  size_t *numbers;    /* [n_params] each tensor's number in the engine; NULL: the same */
 } reader;
 
 static hk_status damaged(const reader *r, const char *what, hk_error *err) {
@@ -314,9 +336,9 @@ static hk_status read_head(reader *r, hk_error *err) {
   if (memcmp(head->magic, magic, sizeof head->magic) != 0) {
     return hk_fail(err, HK_INPUT, "%s: not a checkpoint of hocket", r->path);
   }
-  if (head->version < VERSION_FLAT || head->version > VERSION) {
+  if (head->version < VERSION_FLAT || head->version > VERSION_FORMAT) {
     return hk_fail(err, HK_INPUT, "%s: checkpoint version %u, this hocket reads versions %u to %u",
-                   r->path, head->version, VERSION_FLAT, VERSION);
+                   r->path, head->version, VERSION_FLAT, VERSION_FORMAT);
   }
   if (head->n_groups < 1 || head->n_groups > HK_MOST_PARAM_GROUPS)
     return damaged(r, "the header", err);
@@ -331,6 +353,10 @@ static hk_status read_head(reader *r, hk_error *err) {
   }
   r->n_params = -1;
   if (head->version != VERSION_FLAT) HK_TRY(read_params(r, &sum, err));
+  if (head->version == VERSION_FORMAT) {
+    HK_TRY(read_bytes(r, &r->format, sizeof r->format, err));
+    sum = XXH3_64bits_withSeed(&r->format, sizeof r->format, sum);
+  }
   HK_TRY(read_bytes(r, &stored, sizeof stored, err));
   return stored == sum && head->step >= 0 ? HK_OK : damaged(r, "the header", err);
 }
@@ -481,7 +507,8 @@ static hk_status read_blocks(const reader *r, hk_engine *e, bool applies, float 
         return damaged(r, what, err);
       }
       hashes = XXH3_64bits_withSeed(&hash, sizeof hash, hashes);
-      if (applies) HK_TRY(apply(r, e, (hk_state_part)part, at, n, block, err));
+      HK_TRY(applies ? apply(r, e, (hk_state_part)part, at, n, block, err)
+                     : hk_engine_check_values(e, (hk_state_part)part, at, n, block, err));
       const hk_bytes done = 4 * (part * numel + at + n) + (applies ? HK_BYTES_STATE * numel : 0);
       if (progress != NULL) progress(arg, done, 2 * HK_BYTES_STATE * numel);
     }
@@ -502,6 +529,18 @@ static void apply_groups(const reader *r, hk_engine *e) {
                               .eps = from->eps,
                               .weight_decay = from->weight_decay};
   }
+}
+
+/* Random bits go on with the file's seed. Notes that m and v were rounded. */
+static void take_format(const reader *r, hk_engine *e) {
+  const bool plain = r->head.version != VERSION_FORMAT;
+  const char *name = plain ? hk_optimizer_names[HK_OPTIMIZER_FP32] : r->format.name;
+  if (!plain) e->options.seed = r->format.seed;
+  if (!hk_format_is_short(e->state.shape.format) || strncmp(name, "bf16", 4) == 0) return;
+  char note[128];
+  snprintf(note, sizeof note,
+           "m and v of a checkpoint of state '%.15s' were rounded to bf16, to nearest even", name);
+  hk_engine_add_note(e, note);
 }
 
 /* Two passes: the first verifies the file before anything is changed, the second verifies each
@@ -525,6 +564,7 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
     return hk_fail(err, HK_ENVIRONMENT, "the engine's state is lost: %s", why.message);
   }
   apply_groups(r, e);
+  take_format(r, e);
   HK_TRY(hk_engine_set_step(e, r->head.step, err));
   for (int64_t p = 0; p < r->n_params; p++) {
     e->param_step[number_of(r, (size_t)p)] = r->params[p].step;

@@ -100,10 +100,10 @@ static hk_status round_param(hk_engine *e, size_t param, hk_stream *stream, hk_e
     const hk_slab_run run =
         hk_state_run(&e->state, s, at - sub->offset, hk_min(end - sub->offset, sub->numel));
     const hk_segment segment = {
-        .from = hk_slab_part(&e->state.shape, e->state.home[run.slab], 0, run.at),
+        .from = hk_slab_at(&e->state.shape, e->state.home[run.slab], run.at).p,
         .to = hk_engine_weight_at(e, (int32_t)param, at),
         .n = run.n,
-        .from_type = HK_GRAD_FP32,
+        .from_type = hk_format_is_split(e->state.shape.format) ? HK_GRAD_BF16 : HK_GRAD_FP32,
         .to_type = p->weight_type};
     const hk_kernel scatter = {.kind = HK_KERNEL_SCATTER,
                                .n = run.n,

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "core/graph/bytes.h"
 #include "engine/private.h"
 
 /* Number of parameters that a thread of the team moves at a time. */
@@ -22,9 +23,10 @@ static hk_status check_range(const hk_engine *e, int64_t offset, int64_t n, hk_e
 
 /* Consecutive parameters in one memory. */
 typedef struct {
-  char *data;
+  char *data; /* of the part; split: of master weights the upper halves */
   int64_t n;
   bool on_device;
+  hk_state_at at;
 } state_run;
 
 /* The first run of parameters at .. end - 1. */
@@ -33,8 +35,14 @@ static state_run run_at(const hk_engine *e, hk_state_part part, int64_t at, int6
   const hk_state_subgroup *sub = &e->state.subgroups[s];
   const hk_slab_run run =
       hk_state_run(&e->state, s, at - sub->offset, hk_min(end - sub->offset, sub->numel));
-  float *data = hk_slab_part(&e->state.shape, e->state.home[run.slab], (int)part, run.at);
-  return (state_run){(char *)data, run.n, sub->route == HK_ROUTE_RESIDENT};
+  const hk_state_at a = hk_slab_at(&e->state.shape, e->state.home[run.slab], run.at);
+  char *data = part == HK_STATE_P ? a.p : part == HK_STATE_M ? a.m : a.v;
+  return (state_run){data, run.n, sub->route == HK_ROUTE_RESIDENT, a};
+}
+
+/* Whether state lies in memory as values are given and taken: fp32. */
+static bool is_plain(const hk_engine *e) {
+  return e->state.shape.format == HK_FORMAT_FP32;
 }
 
 /* A transfer of parameters begin .. end - 1 of one part, between the engine and other memory. */
@@ -61,8 +69,63 @@ static hk_status check_there(const transfer *t, hk_error *err) {
   return HK_OK;
 }
 
+/* Reads or writes one run of values in host memory. */
+static void move_run(const transfer *t, const state_run *run, hk_state_at at, char *outside) {
+  const hk_format format = t->e->state.shape.format;
+  if (is_plain(t->e)) {
+    memcpy(t->in ? run->data : outside, t->in ? outside : run->data, 4 * (size_t)run->n);
+  } else if (t->in) {
+    hk_format_write(format, (int)t->part, run->n, at, (const float *)(const void *)outside);
+  } else {
+    hk_format_read(format, (int)t->part, run->n, at, (float *)(void *)outside);
+  }
+}
+
+/* Copies all arrays of a run from the device to `buffer`, or back, and waits. *at: their addresses
+ * in `buffer`. */
+static hk_status copy_arrays(hk_engine *e, const state_run *run, char *buffer, bool back,
+                             hk_state_at *at, hk_error *err) {
+  const hk_format format = e->state.shape.format;
+  char *const device[4] = {run->at.p, run->at.low, run->at.m, run->at.v};
+  const hk_bytes bytes[4] = {hk_format_size(format, 0) * run->n, 2 * run->n,
+                             hk_format_size(format, 1) * run->n,
+                             hk_format_size(format, 2) * run->n};
+  char *host[4] = {NULL};
+  for (int a = 0; a < 4; a++) {
+    if (device[a] == NULL) continue;
+    host[a] = buffer;
+    buffer += bytes[a];
+    HK_TRY(e->backend->ops->copy(e->stream, back ? device[a] : host[a], back ? host[a] : device[a],
+                                 bytes[a], err));
+  }
+  *at = (hk_state_at){host[0], host[1], host[2], host[3]};
+  return e->backend->ops->stream_sync(e->stream, err);
+}
+
+/* Converts the part of the transfer that lies on the device, run by run. */
+static hk_status convert_device_runs(const transfer *t, hk_error *err) {
+  char *buffer = NULL;
+  hk_status status = HK_OK;
+  for (int64_t at = t->begin; at < t->end && status == HK_OK;) {
+    const state_run run = run_at(t->e, t->part, at, t->end);
+    char *outside = t->outside + 4 * (at - t->begin);
+    at += run.n;
+    if (!run.on_device) continue;
+    const size_t bytes = HK_BYTES_STATE * (size_t)t->e->state.shape.numel;
+    if (buffer == NULL && (buffer = malloc(bytes)) == NULL)
+      return hk_fail_memory(err, bytes, "state on its way from the device");
+    hk_state_at there = {0};
+    status = copy_arrays(t->e, &run, buffer, false, &there, err);
+    if (status == HK_OK) move_run(t, &run, there, outside);
+    if (status == HK_OK && t->in) status = copy_arrays(t->e, &run, buffer, true, &there, err);
+  }
+  free(buffer);
+  return status;
+}
+
 /* Queues copies for the part of the transfer that lies on the device. */
 static hk_status queue_device_runs(const transfer *t, bool *any, hk_error *err) {
+  if (!is_plain(t->e)) return convert_device_runs(t, err);
   for (int64_t at = t->begin; at < t->end;) {
     const state_run run = run_at(t->e, t->part, at, t->end);
     char *outside = t->outside + 4 * (at - t->begin);
@@ -84,7 +147,7 @@ static void move_host_runs(void *arg, int64_t c, int thread) {
     char *outside = t->outside + 4 * (at - t->begin);
     at += run.n;
     if (run.on_device) continue;
-    memcpy(t->in ? run.data : outside, t->in ? outside : run.data, 4 * (size_t)run.n);
+    move_run(t, &run, run.at, outside);
   }
 }
 
@@ -106,6 +169,19 @@ static hk_status carry_out(transfer *t, bool host, hk_error *err) {
   return done;
 }
 
+hk_status hk_engine_check_values(const hk_engine *e, hk_state_part part, int64_t offset, int64_t n,
+                                 const float *data, hk_error *err) {
+  if (part != HK_STATE_V || !hk_format_is_split(e->state.shape.format)) return HK_OK;
+  const int64_t bad = hk_format_first_signed(n, data);
+  if (bad == n) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "v of parameter %lld is %g: state '%s' takes no variance that is negative or -0; "
+                 "state '%s' does",
+                 (long long)(offset + bad), (double)data[bad],
+                 hk_optimizer_names[e->plan.optimizer],
+                 hk_format_is_short(e->state.shape.format) ? "bf16" : "fp32");
+}
+
 void hk_engine_lose_state(hk_engine *e, int64_t offset, int64_t n) {
   e->failed = true;
   for (size_t s = hk_state_find(&e->state, offset); s < e->state.n_subgroups; s++) {
@@ -119,6 +195,7 @@ hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int6
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_range(e, offset, n, err));
   HK_TRY(hk_training_quiet(e, err));
+  HK_TRY(hk_engine_check_values(e, part, offset, n, data, err));
   transfer t = {e, part, offset, offset + n, (char *)data, true};
   const hk_status status = carry_out(&t, true, err);
   if (status != HK_OK) hk_engine_lose_state(e, offset, n);
@@ -158,13 +235,13 @@ typedef struct {
 } hash_block;
 
 typedef struct {
-  transfer span;            /* `outside` holds what was copied from the device */
+  transfer span;            /* `outside` holds what was copied from the device, or converted */
   const hash_block *blocks; /* of the span */
   XXH128_hash_t *hashes;    /* of the part */
   XXH3_state_t **states;    /* [team threads] */
 } hashing;
 
-/* Parameters in host memory are hashed in place. */
+/* fp32 in host memory is hashed in place. */
 static void hash_one(void *arg, int64_t b, int thread) {
   const hashing *h = arg;
   const transfer *t = &h->span;
@@ -173,7 +250,8 @@ static void hash_one(void *arg, int64_t b, int thread) {
   for (int64_t at = block->begin; at < block->end;) {
     const state_run run = run_at(t->e, t->part, at, block->end);
     const char *fetched = t->outside + 4 * (at - t->begin);
-    XXH3_128bits_update(h->states[thread], run.on_device ? fetched : run.data, 4 * (size_t)run.n);
+    const bool here = !run.on_device && is_plain(t->e);
+    XXH3_128bits_update(h->states[thread], here ? run.data : fetched, 4 * (size_t)run.n);
     at += run.n;
   }
   h->hashes[block->place] = XXH3_128bits_digest(h->states[thread]);
@@ -195,7 +273,7 @@ static hk_status hash_parts(hashing *h, const hash_block *blocks, size_t n, hk_e
       h->blocks = blocks + first;
       h->span.begin = blocks[first].begin;
       h->span.end = blocks[end - 1].end;
-      HK_TRY(carry_out(&h->span, false, err));
+      HK_TRY(carry_out(&h->span, !is_plain(e), err));
       hk_team_run(e->team, (int64_t)(end - first), hash_one, h);
     }
     h->hashes += n;

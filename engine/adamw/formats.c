@@ -63,7 +63,7 @@ static void set_v_bits(hk_format format, hk_state_at at, int64_t i, uint32_t bit
 
 static float read_p(hk_format format, hk_state_at at, int64_t i) {
   if (!hk_format_is_split(format)) return word_at(at.p, i);
-  return hk_join(half_at(at.p, i), half_at(at.low, i), v_bits(format, at, i) & SIGN);
+  return hk_join_halves(half_at(at.p, i), half_at(at.low, i), v_bits(format, at, i) & SIGN);
 }
 
 static float read_m(hk_format format, hk_state_at at, int64_t i) {
@@ -78,7 +78,7 @@ static float read_v(hk_format format, hk_state_at at, int64_t i) {
 /* Sets p and v. `v`: the bits that are kept of v, in the upper half with a short format. */
 static void set_p_and_v(hk_format format, hk_state_at at, int64_t i, float p, uint32_t v) {
   if (hk_format_is_split(format)) {
-    const hk_halves h = hk_split(p);
+    const hk_halves h = hk_split_halves(p);
     set_half(at.p, i, h.high);
     set_half(at.low, i, h.low);
     v = (v & ~SIGN) | (h.down ? SIGN : 0);
@@ -171,6 +171,17 @@ void hk_format_write(hk_format format, int part, int64_t n, hk_state_at at, cons
         set_p_and_v(format, at, i, x, v_bits(format, at, i));
       }
     }
+  }
+}
+
+void hk_format_round(hk_format format, const uint32_t key[2], int64_t index, int64_t n, float *m,
+                     float *v) {
+  for (int64_t i = 0; hk_format_is_short(format) && i < n; i++) {
+    uint32_t at[2];
+    hk_random_key_at(key, index + i, at);
+    m[i] = hk_of_bits((uint32_t)hk_round_m(m[i]) << 16);
+    const uint32_t random = hk_random_bits(at, (uint32_t)(index + i));
+    v[i] = hk_of_bits((uint32_t)hk_round_v(v[i], random) << 16);
   }
 }
 

@@ -88,13 +88,13 @@ typedef struct {
   bool down;
 } hk_halves;
 
-static inline hk_halves hk_split(float p) {
+static inline hk_halves hk_split_halves(float p) {
   const uint32_t bits = hk_bits_of(hk_canonical(p));
   const uint16_t high = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
   return (hk_halves){high, (uint16_t)bits, (bits & 0x1ffffu) == 0x8000u};
 }
 
-static inline float hk_join(uint16_t high, uint16_t low, bool down) {
+static inline float hk_join_halves(uint16_t high, uint16_t low, bool down) {
   const uint32_t difference = (uint32_t)low - (low & 0x8000u ? 0x10000u : 0u);
   return hk_of_bits(((uint32_t)high << 16) + difference + (down ? 0x10000u : 0u));
 }
@@ -125,6 +125,10 @@ void hk_format_read(hk_format format, int part, int64_t n, hk_state_at at, float
  * of v, v keeps them. NaN becomes 0x7fc00000 except in fp32. bf16 rounds to nearest even, but
  * finite values not to infinity. v of split formats must have no sign (hk_format_first_signed). */
 void hk_format_write(hk_format format, int part, int64_t n, hk_state_at at, const float *values);
+/* Rounds m and v, which an update in fp32 has left, as the update in a format rounds them: plain
+ * AdamW for checks. `index`: of the first of n elements in its tensor. */
+void hk_format_round(hk_format format, const uint32_t key[2], int64_t index, int64_t n, float *m,
+                     float *v);
 /* Index of the first value whose sign is set and that is no NaN; n: there is none. */
 int64_t hk_format_first_signed(int64_t n, const float *values);
 

@@ -24,17 +24,27 @@ static hk_status check_slabs(hk_host_device *device, const hk_kernel *k, const c
   const hk_slab_shape *shape = &k->shape;
   const int64_t last = k->first + k->n - 1;
   const hk_bytes furthest = shape->m > shape->v ? shape->m : shape->v;
-  const hk_bytes begin = k->first / shape->numel * shape->bytes + k->first % shape->numel * 4;
+  const hk_bytes size_p = hk_format_size(shape->format, 0), size = hk_format_size(shape->format, 2);
+  const hk_bytes begin = k->first / shape->numel * shape->bytes + k->first % shape->numel * size_p;
   const hk_bytes end =
-      last / shape->numel * shape->bytes + furthest + (last % shape->numel + 1) * 4;
+      last / shape->numel * shape->bytes + furthest + (last % shape->numel + 1) * size;
   const void *start = (const void *)((uintptr_t)base + (uintptr_t)begin);
   return hk_host_check_range(device, what, start, end - begin, k->mapped, err);
 }
 
+/* Whether the arrays can lie in a slab in the order p, lower halves, m, v or p, v, m. */
+static bool shape_is_possible(const hk_slab_shape *shape) {
+  if (shape->numel < 1 || (unsigned)shape->format >= HK_FORMATS) return false;
+  const bool split = hk_format_is_split(shape->format);
+  const hk_bytes p = hk_format_size(shape->format, 0) * shape->numel;
+  const hk_bytes moments = p + (split ? 2 * shape->numel : 0);
+  return (!split || shape->low >= p) && shape->m >= moments && shape->v >= moments &&
+         shape->bytes >= hk_format_per_param(shape->format) * shape->numel;
+}
+
 static hk_status check_adamw(hk_host_device *device, const hk_kernel *k, hk_error *err) {
   const hk_slab_shape *shape = &k->shape;
-  if (shape->numel < 1 || k->first < 0 || shape->m < 4 * shape->numel ||
-      shape->v < 4 * shape->numel || shape->bytes < 12 * shape->numel) {
+  if (!shape_is_possible(shape) || k->first < 0) {
     return hk_fail(
         err, HK_INPUT,
         "AdamW on slabs of %lld parameters from parameter %lld: the shape of the slabs or "
@@ -114,20 +124,15 @@ static void adamw_chunk(void *arg, int64_t chunk, int thread) {
   const job *j = arg;
   const hk_kernel *k = j->kernel;
   const hk_slab_shape *shape = &k->shape;
-  const hk_bytes part[3] = {0, shape->m, shape->v};
   int64_t left, at = chunk * CHUNK;
   const char *grad = chunk_of(k, chunk, &left);
   while (left > 0) {
     const int64_t inside = (k->first + at) % shape->numel, n = hk_min(left, shape->numel - inside);
-    const hk_bytes place = (k->first + at) / shape->numel * shape->bytes + inside * 4;
-    float *to[3];
-    for (int i = 0; i < 3; i++) {
-      to[i] = (float *)((char *)k->to + place + part[i]);
-      if (k->from != k->to) {
-        memcpy(to[i], (const char *)k->from + place + part[i], (size_t)n * sizeof(float));
-      }
-    }
-    j->cpu->adamw(&k->step, k->type, n, to[0], to[1], to[2], grad, k->w ? k->w + at : NULL);
+    const hk_bytes slab = (k->first + at) / shape->numel * shape->bytes;
+    j->cpu->update(shape->format, &k->step, k->type, n,
+                   hk_slab_at(shape, (const char *)k->from + slab, inside),
+                   hk_slab_at(shape, (const char *)k->to + slab, inside), grad,
+                   k->w ? k->w + at : NULL, k->index + at);
     grad += n * (int64_t)hk_grad_size(k->type);
     at += n;
     left -= n;

@@ -2,173 +2,16 @@
 /* CUDA kernels, all limited by memory bandwidth. A grid has as many blocks as the device runs at
  * once; its threads process quads of four elements, neighbouring threads neighbouring quads.
  * Arithmetic uses intrinsics that the compiler does not contract, so that results have the bits of
- * adamw.h. */
-#include "engine/adamw/elements_cuda.h"
+ * adamw.h. The AdamW kernels are in adamw_cuda.cu. */
 #include "engine/device/kernels_cuda.h"
+#include "engine/device/quads_cuda.h"
 
 enum {
   THREADS = 256,
-  MAPPED_BLOCKS = 12, /* enough bytes in flight to saturate PCIe; more blocks would be no faster,
-                         and would take a larger share of the link from copies and pulls */
   PULLS = 4,          /* 16-byte words that a thread has in flight */
   CASTS = 4,          /* quads that a thread has in flight */
   SQUARES_UNROLL = 2, /* groups of 8 values that a thread has in flight */
-  QUAD = 4,
 };
-
-/* ---- Elements ------------------------------------------------------------------------------- */
-
-/* All data is read or written once: __ldcs and __stcs keep it from displacing other data from the
- * cache. */
-static __device__ __forceinline__ void load_quad(const float *at, float x[QUAD]) {
-  const float4 quad = __ldcs((const float4 *)at);
-  x[0] = quad.x, x[1] = quad.y, x[2] = quad.z, x[3] = quad.w;
-}
-
-static __device__ __forceinline__ void store_quad(float *at, const float x[QUAD]) {
-  __stcs((float4 *)at, make_float4(x[0], x[1], x[2], x[3]));
-}
-
-/* A quad of gradients as it lies in memory, in `raw`: gradients i + low .. i + high - 1, zeros for
- * the rest. `wide`: quads are aligned; otherwise lanes read single gradients, and the cache merges
- * their reads. Separate from widen, because a conversion waits for its load: a thread issues
- * several loads before it converts. */
-template <hk_grad_type type>
-static __device__ __forceinline__ void fetch(const void *grad, int64_t i, int low, int high,
-                                             bool wide, uint32_t raw[QUAD]) {
-  const bool whole = wide && high - low == QUAD;
-  if (type == HK_GRAD_FP32) {
-    const uint32_t *at = (const uint32_t *)grad + i;
-    if (whole) {
-      const uint4 words = __ldcs((const uint4 *)at);
-      raw[0] = words.x, raw[1] = words.y, raw[2] = words.z, raw[3] = words.w;
-    } else {
-      for (int j = 0; j < QUAD; j++) raw[j] = j >= low && j < high ? at[j] : 0;
-    }
-  } else {
-    const uint16_t *at = (const uint16_t *)grad + i;
-    if (whole) {
-      const uint2 words = __ldcs((const uint2 *)at);
-      raw[0] = words.x, raw[1] = words.y;
-    } else {
-      raw[0] = raw[1] = 0;
-#pragma unroll
-      for (int j = 0; j < QUAD; j++) {
-        if (j >= low && j < high) raw[j / 2] |= (uint32_t)at[j] << (16 * (j % 2));
-      }
-    }
-  }
-}
-
-template <hk_grad_type type>
-static __device__ __forceinline__ void widen(const uint32_t raw[QUAD], float g[QUAD]) {
-#pragma unroll
-  for (int j = 0; j < QUAD; j++) {
-    const uint32_t half = raw[j / 2] >> (16 * (j % 2)) & 0xffffu;
-    g[j] = type == HK_GRAD_FP32   ? __uint_as_float(raw[j])
-           : type == HK_GRAD_BF16 ? __uint_as_float(half << 16)
-                                  : __half2float(__ushort_as_half((unsigned short)half));
-  }
-}
-
-static __device__ __forceinline__ void store_weights(uint16_t *w, int64_t i, int low, int high,
-                                                     bool wide, const float p[QUAD]) {
-  uint16_t *at = w + i;
-  if (wide && high - low == QUAD) {
-    __stcs((uint2 *)at,
-           make_uint2(to_bf16(p[0]) | to_bf16(p[1]) << 16, to_bf16(p[2]) | to_bf16(p[3]) << 16));
-  } else {
-    for (int j = 0; j < QUAD; j++) {
-      if (j >= low && j < high) at[j] = (uint16_t)to_bf16(p[j]);
-    }
-  }
-}
-
-/* ---- AdamW ---------------------------------------------------------------------------------- */
-
-typedef struct {
-  hk_adamw_step step;
-  const char *from; /* first slab of the run */
-  char *to;
-  hk_bytes bytes, m, v;
-  const void *grad;
-  uint16_t *w;
-  int64_t n;
-  int64_t numel, first; /* parameters per slab; index of the first parameter in the first slab */
-  /* Quads are counted through all slabs, `quads` a slab. A thread goes from one to the next of its
-   * own, `stride` away, without a division. */
-  int64_t quads, begin, end;
-  int64_t stride, stride_slabs, stride_quads;
-  bool wide; /* quads are aligned in gradients and weights */
-} adamw_job;
-
-static __device__ __forceinline__ void adamw_element(const hk_adamw_step &s, float grad, float &p,
-                                                     float &m, float &v) {
-  const float g = __fmul_rn(s.scale, grad);
-  p = __fmul_rn(p, s.decay);
-  m = __fmaf_rn(s.rest1, __fsub_rn(g, m), m);
-  v = __fmaf_rn(__fmul_rn(s.rest2, g), g, __fmul_rn(v, s.beta2));
-  const float d = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), s.root2), s.eps);
-  p = __fsub_rn(p, __fdiv_rn(__fmul_rn(s.size, m), d));
-  p = canonical(p), m = canonical(m), v = canonical(v);
-}
-
-/* One quad; its parameters low .. high - 1 belong to the run. */
-template <hk_grad_type type>
-static __device__ __forceinline__ void adamw_quad(const adamw_job &job, int64_t slab,
-                                                  int64_t quad) {
-  const int64_t i = slab * job.numel + quad * QUAD - job.first; /* of the run */
-  const int64_t in_slab = job.numel - quad * QUAD, in_run = job.n - i;
-  const int low = i < 0 ? (int)-i : 0;
-  const int high = (int)min((int64_t)QUAD, min(in_slab, in_run));
-  const bool whole = high - low == QUAD;
-  const int64_t at = slab * job.bytes + quad * (QUAD * 4);
-  const float *p_from = (const float *)(job.from + at);
-  const float *m_from = (const float *)(job.from + at + job.m);
-  const float *v_from = (const float *)(job.from + at + job.v);
-  float *p_to = (float *)(job.to + at);
-  float *m_to = (float *)(job.to + at + job.m);
-  float *v_to = (float *)(job.to + at + job.v);
-  uint32_t raw[QUAD];
-  float p[QUAD] = {}, m[QUAD] = {}, v[QUAD] = {}, g[QUAD];
-
-  if (whole) {
-    load_quad(p_from, p), load_quad(m_from, m), load_quad(v_from, v);
-  } else {
-#pragma unroll
-    for (int j = 0; j < QUAD; j++) {
-      if (j >= low && j < high) p[j] = p_from[j], m[j] = m_from[j], v[j] = v_from[j];
-    }
-  }
-  fetch<type>(job.grad, i, low, high, job.wide, raw);
-  widen<type>(raw, g);
-#pragma unroll
-  for (int j = 0; j < QUAD; j++) adamw_element(job.step, g[j], p[j], m[j], v[j]);
-  if (whole) {
-    store_quad(p_to, p), store_quad(m_to, m), store_quad(v_to, v);
-  } else {
-#pragma unroll
-    for (int j = 0; j < QUAD; j++) {
-      if (j >= low && j < high) p_to[j] = p[j], m_to[j] = m[j], v_to[j] = v[j];
-    }
-  }
-  if (job.w != NULL) store_weights(job.w, i, low, high, job.wide, p);
-}
-
-template <hk_grad_type type>
-static __global__ void __launch_bounds__(THREADS, 5) adamw(const __grid_constant__ adamw_job job) {
-  int64_t at = job.begin + (int64_t)blockIdx.x * THREADS + threadIdx.x;
-  int64_t slab = at / job.quads, quad = at % job.quads;
-  for (; at < job.end; at += job.stride) {
-    adamw_quad<type>(job, slab, quad);
-    slab += job.stride_slabs;
-    quad += job.stride_quads;
-    if (quad >= job.quads) {
-      quad -= job.quads;
-      slab++;
-    }
-  }
-}
 
 /* ---- Casts ---------------------------------------------------------------------------------- */
 
@@ -332,8 +175,7 @@ static __global__ void __launch_bounds__(THREADS) sign(const __grid_constant__ s
 /* ---- Launches ------------------------------------------------------------------------------- */
 
 static const void *const functions[HK_KERNEL_KINDS][HK_GRAD_TYPES] = {
-    {(const void *)adamw<HK_GRAD_BF16>, (const void *)adamw<HK_GRAD_FP16>,
-     (const void *)adamw<HK_GRAD_FP32>},
+    {NULL, NULL, NULL}, /* AdamW: hk_cuda_adamw_function */
     {(const void *)cast_up<HK_GRAD_BF16>, (const void *)cast_up<HK_GRAD_FP16>, NULL},
     {(const void *)squares<HK_GRAD_BF16>, (const void *)squares<HK_GRAD_FP16>, NULL},
     {(const void *)pull, (const void *)pull, NULL},
@@ -344,7 +186,9 @@ static bool is_of_segments(hk_kernel_kind kind) {
   return kind == HK_KERNEL_GATHER || kind == HK_KERNEL_SCATTER;
 }
 
-static const void *function_of(hk_kernel_kind kind, hk_grad_type type) {
+/* `format`: of AdamW's state. */
+static const void *function_of(hk_kernel_kind kind, hk_grad_type type, hk_format format) {
+  if (kind == HK_KERNEL_ADAMW) return hk_cuda_adamw_function(type, format);
   return is_of_segments(kind) ? hk_cuda_segments_function(kind) : functions[kind][type];
 }
 
@@ -353,21 +197,31 @@ static int threads_of(hk_kernel_kind kind) {
   return kind == HK_KERNEL_SQUARES ? (int)SQUARES_THREADS : (int)THREADS;
 }
 
+/* Loads a kernel; *resident: the number of its blocks that the device runs at once. */
+static cudaError_t load(const void *function, int threads, int multiprocessors, int *resident) {
+  if (function == NULL) return cudaSuccess;
+  cudaFuncAttributes attributes;
+  cudaError_t code = cudaFuncGetAttributes(&attributes, function); /* this call loads the kernel */
+  int blocks = 0;
+  if (code == cudaSuccess)
+    code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, 0);
+  *resident = blocks * multiprocessors;
+  return code;
+}
+
 cudaError_t hk_cuda_kernels_load(int device, hk_cuda_grids *grids) {
   int multiprocessors = 0;
   cudaError_t code =
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   for (int kind = 0; kind < HK_KERNEL_KINDS; kind++) {
-    for (int type = 0; type < HK_GRAD_TYPES && code == cudaSuccess; type++) {
-      const void *function = function_of((hk_kernel_kind)kind, (hk_grad_type)type);
-      if (function == NULL) continue;
-      cudaFuncAttributes attributes;
-      code = cudaFuncGetAttributes(&attributes, function); /* this call loads the kernel */
-      if (code != cudaSuccess) break;
-      int blocks = 0;
-      code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function,
-                                                           threads_of((hk_kernel_kind)kind), 0);
-      grids->resident[kind][type] = blocks * multiprocessors;
+    for (int type = 0; type < HK_GRAD_TYPES; type++) {
+      for (int format = 0; format < (kind == HK_KERNEL_ADAMW ? HK_FORMATS : 1); format++) {
+        if (code != cudaSuccess) return code;
+        code = load(
+            function_of((hk_kernel_kind)kind, (hk_grad_type)type, (hk_format)format),
+            threads_of((hk_kernel_kind)kind), multiprocessors,
+            kind == HK_KERNEL_ADAMW ? &grids->adamw[format][type] : &grids->resident[kind][type]);
+      }
     }
   }
   return code;
@@ -397,39 +251,6 @@ static cudaError_t start(const launch *l, int64_t blocks, void *job) {
   void *arguments[] = {job};
   return cudaLaunchKernel(l->function, dim3((unsigned)blocks),
                           dim3((unsigned)threads_of(l->kernel->kind)), arguments, 0, l->stream);
-}
-
-/* Whether quads are aligned in gradients and weights; all are if quad 0 of the first slab is. */
-static bool adamw_is_wide(const hk_kernel *k, int64_t first) {
-  const size_t size = hk_grad_size(k->type);
-  const bool one_slab = first + k->n <= k->shape.numel;
-  const uintptr_t grad = (uintptr_t)k->grad - (uintptr_t)first * size;
-  const uintptr_t w = (uintptr_t)k->w - (uintptr_t)first * sizeof *k->w;
-  return (one_slab || k->shape.numel % QUAD == 0) && grad % (QUAD * size) == 0 &&
-         (k->w == NULL || w % (QUAD * sizeof *k->w) == 0);
-}
-
-static cudaError_t launch_adamw(const launch *l) {
-  const hk_kernel *k = l->kernel;
-  const int64_t numel = k->shape.numel, quads = ceil_div(numel, QUAD);
-  const int64_t skip = k->first / numel, first = k->first % numel;
-  const int64_t last = first + k->n - 1;
-  adamw_job job = {};
-  job.step = k->step;
-  job.from = (const char *)k->from + skip * k->shape.bytes;
-  job.to = (char *)k->to + skip * k->shape.bytes;
-  job.bytes = k->shape.bytes, job.m = k->shape.m, job.v = k->shape.v;
-  job.grad = k->grad, job.w = k->w, job.n = k->n;
-  job.numel = numel, job.first = first;
-  job.quads = quads;
-  job.begin = first / QUAD;
-  job.end = last / numel * quads + last % numel / QUAD + 1;
-  const int64_t most = k->mapped ? blocks_for(MAPPED_BLOCKS, l->resident) : l->resident;
-  const int64_t blocks = blocks_for(ceil_div(job.end - job.begin, THREADS), most);
-  job.stride = blocks * THREADS;
-  job.stride_slabs = job.stride / quads, job.stride_quads = job.stride % quads;
-  job.wide = adamw_is_wide(k, first);
-  return start(l, blocks, &job);
 }
 
 static cudaError_t launch_pull(const launch *l) {
@@ -466,25 +287,6 @@ static cudaError_t launch_squares(const launch *l) {
   return start(l, blocks_for(ceil_div(k->n, piece), l->resident), &job);
 }
 
-static hk_status check_adamw(const hk_kernel *k, hk_error *err) {
-  const hk_slab_shape *s = &k->shape;
-  if (s->numel < 1 || k->first < 0) {
-    return hk_fail(
-        err, HK_INPUT,
-        "an AdamW kernel on slabs of %lld parameters from parameter %lld: expected at least "
-        "1 and at least 0",
-        (long long)s->numel, (long long)k->first);
-  }
-  if (s->bytes % 16 == 0 && s->m % 16 == 0 && s->v % 16 == 0 && aligned(k->from, 16) &&
-      aligned(k->to, 16)) {
-    return HK_OK;
-  }
-  return hk_fail(err, HK_INPUT,
-                 "an AdamW kernel from slabs at %p to slabs at %p, %lld bytes apart, m at %lld and "
-                 "v at %lld: each address and offset must be a multiple of 16 bytes",
-                 k->from, k->to, (long long)s->bytes, (long long)s->m, (long long)s->v);
-}
-
 static bool odd_elements(const hk_kernel *k) {
   return !aligned(k->grad, hk_grad_size(k->type)) || !aligned(k->w, sizeof *k->w) ||
          !aligned(k->out, sizeof *k->out) || !aligned(k->bins, sizeof *k->bins) ||
@@ -493,7 +295,8 @@ static bool odd_elements(const hk_kernel *k) {
 
 static hk_status check_kernel(const hk_kernel *k, hk_error *err) {
   if ((unsigned)k->kind >= HK_KERNEL_KINDS || (unsigned)k->type >= HK_GRAD_TYPES ||
-      function_of(k->kind, k->type) == NULL) {
+      (unsigned)k->shape.format >= HK_FORMATS ||
+      function_of(k->kind, k->type, k->shape.format) == NULL) {
     return hk_fail(err, HK_INPUT, "there is no kernel of kind %d for gradients of type %d",
                    (int)k->kind, (int)k->type);
   }
@@ -509,7 +312,7 @@ static hk_status check_kernel(const hk_kernel *k, hk_error *err) {
     return hk_fail(err, HK_INPUT,
                    "the address of a kernel's array is not a multiple of its elements' size");
   }
-  return k->kind == HK_KERNEL_ADAMW ? check_adamw(k, err) : HK_OK;
+  return k->kind == HK_KERNEL_ADAMW ? hk_cuda_adamw_check(k, err) : HK_OK;
 }
 
 hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids,
@@ -517,11 +320,14 @@ hk_status hk_cuda_kernels_launch(cudaStream_t stream, const hk_cuda_grids *grids
   *code = cudaSuccess;
   HK_TRY(check_kernel(kernel, err));
   if (kernel->n <= 0) return HK_OK;
-  const launch l = {kernel, grids->resident[kernel->kind][kernel->type],
-                    function_of(kernel->kind, kernel->type), stream};
+  const hk_format format = kernel->shape.format;
+  const int resident = kernel->kind == HK_KERNEL_ADAMW
+                           ? grids->adamw[format][kernel->type]
+                           : grids->resident[kernel->kind][kernel->type];
+  const launch l = {kernel, resident, function_of(kernel->kind, kernel->type, format), stream};
   switch (kernel->kind) {
     case HK_KERNEL_ADAMW:
-      *code = launch_adamw(&l);
+      *code = hk_cuda_adamw_launch(kernel, resident, stream);
       break;
     case HK_KERNEL_CAST_UP:
       *code = launch_cast_up(&l);

@@ -42,14 +42,16 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_str
   const hk_state *state = &e->state;
   const hk_slab_shape *shape = &state->shape;
   void *const *slabs = in ? state->home : state->next;
+  hk_slab_array arrays[4];
+  const int n_arrays = hk_slab_arrays(shape, arrays);
   char *staging = staging_of(e, id);
   for (int64_t offset = op->offset, end = op->offset + n; offset < end;) {
     const hk_slab_run run = hk_state_run(state, (size_t)op->subgroup, offset, end);
     const bool whole = run.n == shape->numel;
     const int64_t row = whole ? slabs_in_a_row(state, slabs, &run, end) : 1;
-    for (int t = 0; t < (whole ? 1 : 3); t++) {
-      const hk_bytes at = t == 0 ? 0 : t == 1 ? shape->m : shape->v;
-      const hk_bytes bytes = whole ? row * shape->bytes : 4 * run.n;
+    for (int t = 0; t < (whole ? 1 : n_arrays); t++) {
+      const hk_bytes at = arrays[t].at;
+      const hk_bytes bytes = whole ? row * shape->bytes : arrays[t].size * run.n;
       char *slab = (char *)slabs[run.slab] + at;
       HK_TRY(hk_engine_copy_paced(e, stream, in ? staging + at : slab, in ? slab : staging + at,
                                   bytes, in, err));
@@ -100,10 +102,12 @@ static bool ends_subgroup(const hk_engine *e, const hk_op *op, int64_t n) {
 static hk_status keep_mapped(hk_engine *e, const void *from, void *to, int64_t first, int64_t n,
                              hk_stream *stream, hk_error *err) {
   const hk_slab_shape *shape = &e->state.shape;
-  const hk_bytes parts[3] = {0, shape->m, shape->v};
-  for (int part = 0; part < 3; part++) {
-    const hk_bytes at = parts[part] + 4 * first;
-    HK_TRY(e->backend->ops->copy(stream, (char *)to + at, (const char *)from + at, 4 * n, err));
+  hk_slab_array arrays[4];
+  const int n_arrays = hk_slab_arrays(shape, arrays);
+  for (int a = 0; a < n_arrays; a++) {
+    const hk_bytes at = arrays[a].at + arrays[a].size * first;
+    HK_TRY(e->backend->ops->copy(stream, (char *)to + at, (const char *)from + at,
+                                 arrays[a].size * n, err));
   }
   return HK_OK;
 }
@@ -149,6 +153,7 @@ static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *
         .step = e->steps[param],
         .shape = e->state.shape,
         .first = first + done,
+        .index = hk_engine_index_in_tensor(e, param, flat + done),
         .from = from,
         .to = to,
         .w = rounded ? (uint16_t *)(void *)hk_engine_weight_at(e, param, flat + done) : NULL,
@@ -194,7 +199,7 @@ static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_e
 
 hk_status hk_engine_act(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
-  const int64_t n = op->work / HK_BYTES_STATE; /* of STATE_D2H */
+  const int64_t n = op->work / hk_format_per_param(e->state.shape.format); /* of STATE_D2H */
   switch (op->kind) {
     case HK_OP_WEIGHT_H2D:
       return hk_engine_send_weights(e, id, stream, err);

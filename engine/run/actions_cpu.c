@@ -14,39 +14,34 @@ typedef struct {
   int64_t begin; /* inside the subgroup; no piece's end lies inside the work */
   hk_chunks chunks;
   const hk_adamw_step *steps; /* [param] */
-  uint16_t *to;               /* weights of parameters `begin` and on */
+  uint16_t *to;               /* weights of parameters `begin` and on; NULL: the state has them */
   double rate;                /* most parameters a second; 0: no limit */
   hk_ns started; /* with a limit: parameter `begin` + i is not begun before started + i / rate */
 } team_work;
 
 /* Copies the state of a tensor without a gradient from `home` to `other`, unchanged. */
 static void keep_run(const hk_engine *e, const hk_slab_run *run, int64_t done, int64_t n) {
-  const hk_slab_shape *shape = &e->state.shape;
-  for (int part = 0; part < 3; part++) {
-    const float *from = hk_slab_part(shape, e->state.home[run->slab], part, run->at + done);
-    float *to = hk_slab_part(shape, e->state.other[run->slab], part, run->at + done);
-    memcpy(to, from, (size_t)n * sizeof *to);
+  hk_slab_array arrays[4];
+  const int n_arrays = hk_slab_arrays(&e->state.shape, arrays);
+  for (int a = 0; a < n_arrays; a++) {
+    const hk_bytes at = arrays[a].at + arrays[a].size * (run->at + done);
+    memcpy((char *)e->state.other[run->slab] + at, (const char *)e->state.home[run->slab] + at,
+           (size_t)(n * arrays[a].size));
   }
 }
 
 /* AdamW on n parameters of one segment, from index `done` of the run on. */
 static void adamw_segment(const team_work *w, const hk_slab_run *run, int64_t done, int64_t n,
-                          hk_grad_type type, const void *grad, const hk_adamw_step *step,
-                          uint16_t *to) {
+                          const hk_param_run *r, const void *grad, uint16_t *to) {
   const hk_engine *e = w->e;
   const hk_slab_shape *shape = &e->state.shape;
-  void *slab = e->state.home[run->slab];
-  const int64_t at = run->at + done;
-  float *p = hk_slab_part(shape, slab, 0, at), *m = hk_slab_part(shape, slab, 1, at),
-        *v = hk_slab_part(shape, slab, 2, at);
-  void *to_slab = hk_state_written(&e->state, w->sub)[run->slab];
-  if (to_slab == slab) {
-    e->kernels->adamw(step, type, n, p, m, v, grad, to);
-    return;
-  }
-  e->kernels->adamw_to(step, type, n, p, m, v, hk_slab_part(shape, to_slab, 0, at),
-                       hk_slab_part(shape, to_slab, 1, at), hk_slab_part(shape, to_slab, 2, at),
-                       grad, to);
+  const int32_t param = r->segment->param;
+  const hk_state_at from = hk_slab_at(shape, e->state.home[run->slab], run->at + done);
+  const hk_state_at into =
+      hk_slab_at(shape, hk_state_written(&e->state, w->sub)[run->slab], run->at + done);
+  const int64_t flat = w->sub->offset + run->offset + done;
+  e->kernels->update(shape->format, &w->steps[param], r->param->grad_type, n, from, into, grad, to,
+                     hk_engine_index_in_tensor(e, param, flat));
 }
 
 static void adamw_run(const team_work *w, const hk_slab_run *run) {
@@ -54,10 +49,9 @@ static void adamw_run(const team_work *w, const hk_slab_run *run) {
   const int64_t flat = w->sub->offset + run->offset;
   for (int64_t done = 0; done < run->n;) {
     const hk_param_run r = hk_param_run_at(e, flat + done, flat + run->n);
-    const bool rounded = r.param->weight_type == HK_GRAD_BF16;
+    const bool rounded = r.param->weight_type == HK_GRAD_BF16 && w->to != NULL;
     if (e->active[r.segment->param]) {
-      adamw_segment(w, run, done, r.n, r.param->grad_type, hk_param_run_grad(e, &r, flat + done),
-                    &w->steps[r.segment->param],
+      adamw_segment(w, run, done, r.n, &r, hk_param_run_grad(e, &r, flat + done),
                     rounded ? w->to + run->offset - w->begin + done : NULL);
     } else if (w->sub->ahead && !e->state.in_place) {
       keep_run(e, run, done, r.n);

@@ -13,10 +13,14 @@ char *hk_engine_segment_grads(const hk_engine *e, const hk_param_segment *segmen
   return (on_device ? e->device_grads : (char *)e->grads) + segment->at;
 }
 
+int64_t hk_engine_index_in_tensor(const hk_engine *e, int32_t param, int64_t at) {
+  return at - (e->param_end[param] - e->params[param].numel);
+}
+
 char *hk_engine_weight_at(const hk_engine *e, int32_t param, int64_t at) {
   const hk_param *p = &e->params[param];
   if (p->weight == NULL) return NULL;
-  const int64_t index = at - (e->param_end[param] - p->numel);
+  const int64_t index = hk_engine_index_in_tensor(e, param, at);
   return (char *)p->weight + (size_t)index * hk_grad_size(p->weight_type);
 }
 
@@ -31,5 +35,6 @@ const char *hk_param_run_grad(const hk_engine *e, const hk_param_run *run, int64
 }
 
 uint16_t *hk_engine_host_weights(const hk_engine *e, const hk_op *op) {
+  if (e->weights == NULL) return NULL;
   return e->weights + hk_state_host_at(&e->state, hk_engine_subgroup(e, op), op->offset);
 }

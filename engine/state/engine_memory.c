@@ -66,7 +66,9 @@ static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
   hk_host_layout h = {0};
   h.slabs = part(&h.all, state->host_slabs * state->shape.bytes, HOST_ALIGN);
   h.grads = part(&h.all, state->host_grad_bytes, HOST_ALIGN);
-  h.weights = part(&h.all, 2 * state->host_numel, HOST_ALIGN);
+  /* Split state has the bf16 weights itself. */
+  h.weights =
+      part(&h.all, hk_format_is_split(state->shape.format) ? 0 : 2 * state->host_numel, HOST_ALIGN);
   h.arrived = part(&h.all, (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
   h.bins = part(&h.all, hk_bin_bytes(state, params), HOST_ALIGN);
   h.block_bins =
@@ -111,7 +113,7 @@ static char *place_host(hk_engine *e) {
   const hk_host_layout *h = &e->host;
   char *slabs = hk_arena_take(&e->arena, h->slabs, HOST_ALIGN);
   e->grads = hk_arena_take(&e->arena, h->grads, HOST_ALIGN);
-  e->weights = hk_arena_take(&e->arena, h->weights, HOST_ALIGN);
+  e->weights = h->weights > 0 ? hk_arena_take(&e->arena, h->weights, HOST_ALIGN) : NULL;
   e->arrived = hk_arena_take(&e->arena, h->arrived, HOST_ALIGN);
   e->bins = hk_arena_take(&e->arena, h->bins, HOST_ALIGN);
   e->block_bins = hk_arena_take(&e->arena, h->block_bins, HOST_ALIGN);

@@ -23,11 +23,43 @@ static int64_t round_up(int64_t n, int64_t to) {
  * the GPU's kernels read gradients in words of 16 bytes. */
 #define ALIGN_NUMEL 128
 
-static hk_slab_shape shape_for(int64_t numel) {
-  const hk_bytes part = round_up(4 * numel, 128);
-  const hk_bytes skew = part >= 65536 ? SKEW : 0;
-  return (hk_slab_shape){
-      .numel = numel, .m = part + skew, .v = 2 * (part + skew), .bytes = 3 * part + 2 * skew};
+static hk_slab_shape shape_for(hk_format format, int64_t numel) {
+  const hk_bytes skew = round_up(4 * numel, 128) >= 65536 ? SKEW : 0;
+  hk_slab_shape shape = {.numel = numel, .format = format};
+  hk_bytes end = round_up(hk_format_size(format, 0) * numel, 128);
+  if (hk_format_is_split(format)) {
+    shape.low = end + skew;
+    end = shape.low + round_up(2 * numel, 128);
+  }
+  const hk_bytes moment = round_up(hk_format_size(format, 1) * numel, 128);
+  shape.m = end + skew;
+  shape.v = shape.m + moment + skew;
+  shape.bytes = shape.v + moment;
+  return shape;
+}
+
+hk_format hk_state_format(const hk_plan *plan) {
+  switch (plan->optimizer) {
+    case HK_OPTIMIZER_FP32:
+      return HK_FORMAT_FP32;
+    case HK_OPTIMIZER_SPLIT:
+      return HK_FORMAT_SPLIT;
+    case HK_OPTIMIZER_BF16:
+      return HK_FORMAT_BF16;
+    case HK_OPTIMIZER_BF16_SPLIT:
+      return HK_FORMAT_BF16_SPLIT;
+    default:
+      return HK_FORMATS;
+  }
+}
+
+int hk_slab_arrays(const hk_slab_shape *shape, hk_slab_array arrays[4]) {
+  int n = 0;
+  arrays[n++] = (hk_slab_array){0, hk_format_size(shape->format, 0)};
+  if (hk_format_is_split(shape->format)) arrays[n++] = (hk_slab_array){shape->low, 2};
+  arrays[n++] = (hk_slab_array){shape->m, hk_format_size(shape->format, 1)};
+  arrays[n++] = (hk_slab_array){shape->v, hk_format_size(shape->format, 2)};
+  return n;
 }
 
 /* Number of slabs for `numel` consecutive parameters. */
@@ -43,7 +75,7 @@ static void choose_shape(const hk_plan *plan, hk_state *state) {
   const int64_t slabs = (piece + MOST_SLAB - 1) / MOST_SLAB;
   state->piece = piece;
   state->apart = round_up(piece, ALIGN_NUMEL);
-  state->shape = shape_for(round_up((piece + slabs - 1) / slabs, 64));
+  state->shape = shape_for(hk_state_format(plan), round_up((piece + slabs - 1) / slabs, 64));
   state->slabs_a_piece = slabs_for(state, piece);
 }
 

@@ -147,9 +147,15 @@ size_t hk_state_find(const hk_state *state, int64_t offset);
 /* The segment that contains parameter `offset` (flat order). O(log n). */
 int32_t hk_state_segment(const hk_state *state, int64_t offset);
 
-static inline float *hk_slab_part(const hk_slab_shape *shape, void *slab, int part, int64_t at) {
-  const hk_bytes offset = part == 0 ? 0 : part == 1 ? shape->m : shape->v;
-  return (float *)((char *)slab + offset) + at;
-}
+/* The format of a plan's state. HK_FORMATS: the engine has none for its optimizer. */
+hk_format hk_state_format(const hk_plan *plan);
+
+/* One array of a slab. */
+typedef struct {
+  hk_bytes at, size; /* offset of the first element, bytes of an element */
+} hk_slab_array;
+
+/* The arrays of a slab: p, with a split format the lower halves, m, v. Returns their number. */
+int hk_slab_arrays(const hk_slab_shape *shape, hk_slab_array arrays[4]);
 
 #endif

@@ -107,6 +107,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   put_number(root, "steps", (double)hk_engine_step_number(e), &ok);
   put_number(root, "operations", (double)e->graph.n_ops, &ok);
   put_routes(e, root, &ok);
+  put_text(root, "state", hk_optimizer_names[e->plan.optimizer], &ok);
   put_memory(e, root, &ok);
   put_sums(e, root, &ok);
   put_times(e, root, &ok);

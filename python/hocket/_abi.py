@@ -14,12 +14,12 @@ import json
 import os
 import pathlib
 import weakref
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import MACHINE, USAGE, HocketError
 
-ABI = 7
+ABI = 8
 MESSAGE = 1024
 AGAIN = 4
 SQUARES = 21
@@ -36,6 +36,7 @@ OVERLAPS: Dict[str, int] = {
     "both": OVERLAP_BOTH,
 }
 CLIPS: Dict[str, int] = {"norm": 0, "block": 1}
+STATES = ("fp32", "split", "bf16", "bf16+split")
 
 
 class Group(ctypes.Structure):
@@ -71,6 +72,8 @@ class Options(ctypes.Structure):
         ("host_memory", c_int64),
         ("gpu_memory", c_int64),
         ("clip", c_int32),
+        ("state", c_char_p),
+        ("seed", c_uint64),
     ]
 
 

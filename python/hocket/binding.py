@@ -46,6 +46,8 @@ class Settings(NamedTuple):
     accumulation_steps: Optional[int] = None
     clip: str = "norm"
     clip_share: Optional[float] = None
+    state: Optional[str] = None
+    seed: int = 0
 
 
 class Entry(NamedTuple):
@@ -230,6 +232,8 @@ class Binding:
             settings.host_memory or 0,
             settings.gpu_memory or 0,
             _abi.CLIPS[settings.clip],
+            None if settings.state is None else settings.state.encode(),
+            settings.seed,
         )
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:

@@ -31,6 +31,13 @@ def check_settings(settings: Settings) -> None:
         raise HocketUsageError(f"clip_share={share!r}: it is a share of steps, 0 to 1, or None")
     if share is not None and settings.plan != "auto":
         raise HocketUsageError('clip_share is for plan="auto": other plans have chosen')
+    if settings.state is not None and settings.state not in _abi.STATES:
+        raise HocketUsageError(
+            f"state={settings.state!r}: it is 'fp32', 'split', 'bf16', 'bf16+split', or None for "
+            "what the plan says"
+        )
+    if not isinstance(settings.seed, int) or not 0 <= settings.seed < 1 << 64:
+        raise HocketUsageError(f"seed={settings.seed!r}: it is a whole number of 64 bits")
     if settings.accumulate not in (None, torch.float32):
         raise HocketUsageError(
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "

@@ -78,6 +78,14 @@ class AdamW(Optimizer):
         accumulation_steps: how many backwards a step has (with ``attach``), also for
             ``plan="auto"``; None: as many as the step before. A wrong number costs time and
             changes no bit. The attribute of the same name can be set at any time.
+        state: how state is kept in memory. "fp32": 12 bytes an element, beside 2 for the bf16
+            weights. "split": masters as bf16 weights and 16 lower bits, which takes those 2 bytes
+            less, with the same bits; all parameters must be bfloat16, and a loaded variance must
+            not be negative. "bf16": momentum and variance in bf16, 8 bytes, the variance rounded
+            at random, so that its expectation is exact. "bf16+split": both. None: what the plan
+            says, without a plan "fp32". ``state_dict`` has fp32 tensors in any case.
+        seed: of the random rounding. ``opt.save`` stores it, ``opt.load`` goes on with it; with
+            ``state_dict`` give the same one again to go on with the same bits.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
         foreach, fused: accepted and ignored; they do not change the result.
 
@@ -107,6 +115,8 @@ class AdamW(Optimizer):
         gpu_memory: Optional[int] = None,
         accumulate: Optional[torch.dtype] = None,
         accumulation_steps: Optional[int] = None,
+        state: Optional[str] = None,
+        seed: int = 0,
         maximize: bool = False,
         foreach: Optional[bool] = None,
         capturable: bool = False,
@@ -125,6 +135,8 @@ class AdamW(Optimizer):
             accumulation_steps,
             clip,
             clip_share,
+            state,
+            seed,
         )
         check_settings(self._settings)
         self._binding: Optional[Binding] = None

@@ -123,6 +123,8 @@ def _ask(
             arguments += ["--clip", settings.clip]
         if settings.clip_share and _knows("--clip-share"):
             arguments += ["--clip-share", str(settings.clip_share)]
+    if settings.state is not None:
+        arguments += ["--state", settings.state]
     if settings.accumulation_steps is not None:
         arguments += ["--grad-accum", str(settings.accumulation_steps)]
     if settings.cpu_threads is not None:

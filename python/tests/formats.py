@@ -134,8 +134,10 @@ def update(
     key: Tuple[int, int],
     grad: np.ndarray,
     index: np.ndarray,
+    v_to_nearest: bool = False,
 ) -> Tuple[State, np.ndarray]:
-    """One update with fp32 gradients; returns the new state and the bf16 weights."""
+    """One update with fp32 gradients; returns the new state and the bf16 weights. `v_to_nearest`
+    stands for what no format does: bf16 without random bits."""
     with np.errstate(all="ignore"):
         p, m, v = decode(form, s)
         g = step["scale"] * grad
@@ -144,5 +146,5 @@ def update(
         v = fused(step["rest2"] * g, g, v * step["beta2"])
         d = np.sqrt(v) / step["root2"] + step["eps"]
         p = p - step["size"] * m / d
-        random = random_bits(key, index) if "bf16" in form else None
+        random = random_bits(key, index) if "bf16" in form and not v_to_nearest else None
         return encode(form, p, m, v, random), nearest(p)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hocket.AdamW(state=...): the bits of each format, resumed runs, and what is refused."""
+
+import hocket
+import pytest
+import torch
+
+
+def network(dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]).to(dtype)
+
+
+def optimizer(net, state, **arguments):
+    return hocket.AdamW(net.parameters(), lr=1e-3, state=state, backend="host", **arguments)
+
+
+def train(net, opt, first, last):
+    for step in range(first, last):
+        torch.manual_seed(100 + step)
+        net(torch.randn(8, 64, dtype=torch.bfloat16)).float().square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def weights(net):
+    return [p.detach().clone() for p in net.parameters()]
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b))
+
+
+def trained(state, steps=6, **arguments):
+    net = network()
+    opt = optimizer(net, state, **arguments)
+    train(net, opt, 0, steps)
+    return weights(net), opt
+
+
+def test_split_has_the_bits_of_fp32():
+    plain, _ = trained("fp32")
+    split, opt = trained("split")
+    assert same(plain, split)
+    assert opt.stats()["state"] == "split"
+
+
+def test_bf16_differs_from_fp32_and_depends_on_the_seed():
+    plain, _ = trained("fp32")
+    bf16, opt = trained("bf16", seed=5)
+    assert not same(plain, bf16)
+    assert same(bf16, trained("bf16+split", seed=5)[0])
+    assert not same(bf16, trained("bf16", seed=6, steps=6)[0])
+    for state in opt.state.values():
+        assert state["exp_avg_sq"].dtype is torch.float32
+        assert torch.equal(state["exp_avg_sq"].bfloat16().float(), state["exp_avg_sq"])
+
+
+@pytest.mark.parametrize("state", ("split", "bf16", "bf16+split"))
+@pytest.mark.parametrize("by_file", (False, True))
+def test_a_resumed_run_has_the_same_bits(state, by_file, tmp_path):
+    whole, _ = trained(state, seed=5)
+    net = network()
+    opt = optimizer(net, state, seed=5)
+    train(net, opt, 0, 3)
+    again = network()
+    again.load_state_dict(net.state_dict())
+    # A file has the seed; with state_dict it is given again.
+    other = optimizer(again, state, seed=0 if by_file else 5)
+    if by_file:
+        opt.save(tmp_path / "state.ck")
+        other.load(tmp_path / "state.ck")
+    else:
+        other.load_state_dict(opt.state_dict())
+    train(again, other, 3, 6)
+    assert same(weights(again), whole)
+
+
+def test_refused():
+    with pytest.raises(hocket.HocketUsageError, match="it is 'fp32', 'split'"):
+        optimizer(network(), "lion")
+    with pytest.raises(hocket.HocketUsageError, match="seed=-1"):
+        optimizer(network(), "bf16", seed=-1)
+    net = network(torch.float32)
+    opt = optimizer(net, "split")
+    net(torch.randn(8, 64)).square().mean().backward()
+    with pytest.raises(hocket.HocketError, match="keeps bf16 weights, and tensor 0 has fp32"):
+        opt.step()
