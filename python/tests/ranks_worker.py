@@ -465,7 +465,8 @@ def a_rank_that_fails_in_step():
     train(opt, model, reference, steps=1)
     model(data(5)).backward()
     if RANK == 1:
-        model.norm.weight.grad = torch.zeros(32, dtype=torch.bfloat16)  # no DTensor
+        weight = model.norm.weight
+        weight.grad = torch.zeros(32, dtype=torch.bfloat16, device=weight.device)  # no DTensor
     try:
         opt.step()
     except hocket.HocketError as error:
