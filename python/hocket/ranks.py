@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 MESSAGE = 1024
 """Most bytes of a failing rank's message that the others show."""
+DYING = 5.0
+"""Seconds that the others wait for the end of a process before they say that none has ended. A
+process that is killed closes its connections first, then frees its memory."""
 
 
 # -- Tensors ------------------------------------------------------------------------------------
@@ -198,7 +202,12 @@ class Ranks:
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError) -> HocketError:
-        gone = [n for n in self._met if n.host == self._host and not _alive(n.pid)]
+        here = [n for n in self._met if n.host == self._host and n.pid != os.getpid()]
+        until = time.monotonic() + DYING
+        gone: List[Neighbour] = []
+        while here and not gone and time.monotonic() < until:
+            gone = [n for n in here if not _alive(n.pid)]
+            time.sleep(0 if gone else 0.02)
         names = "; ".join(f"rank {n.rank} (process {n.pid} on {n.host}) has ended" for n in gone)
         return HocketError(
             f"rank {self.rank} cannot reach the other ranks in hocket.AdamW: "
