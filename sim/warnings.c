@@ -198,12 +198,6 @@ static void warn_of_calibration(hk_warnings *w, const hk_machine *machine) {
 
 static void warn_of_model(hk_warnings *w, const hk_model *model) {
   for (int i = 0; i < model->n_notes; i++) warn(w, "%s: %s", model->name, model->notes[i]);
-  const cJSON *given = cJSON_GetObjectItemCaseSensitive(model->config, "quantization_config");
-  if (given && !cJSON_IsNull(given))
-    warn(w,
-         "%s has a quantization_config, which is ignored: weights and gradients count as bf16, and "
-         "all of them are trained",
-         model->name);
 }
 
 /* Rotary positions have no end, but the model has not seen such distances. */

@@ -280,11 +280,13 @@ for name in hub/my-model hub/my-model/ ./hub/my-model//; do
 done
 sed 's/"model_type"/"quantization_config": {"bits": 4}, "model_type"/' hub/my-model/config.json >quantized.json
 ok model show ./quantized.json
-prints "^warning: its quantization_config is ignored"
+prints "^note: its quantization_config is ignored: weights and gradients count as bf16"
+ok estimate --model ./quantized.json
+prints "^note: quantized: its quantization_config is ignored"
 ok plan --model ./quantized.json --machine h200-16c --wide
-prints "^warning: quantized has a quantization_config, which is ignored: weights and gradients"
+prints "^warning: quantized: its quantization_config is ignored: weights and gradients"
 ok simulate --model ./quantized.json --machine h200-16c --policy streamed --seq 64 --json
-prints "quantized has a quantization_config"
+prints "quantized: its quantization_config"
 ok plan --model hub/my-model --machine h200-16c
 ! grep -q quantization out || fail "a model that is not quantized: $(grep quantization out)"
 (cd hub/my-model && "$hocket" model show . >../../out) || fail "model show . in a folder"

@@ -50,6 +50,25 @@ prints "^one GPU +[0-9.]+ +0\.0 +34\.6 +0\.4 +2\.3 "
 ok estimate --model llama-3-70b --lora 16 --json
 grep -q '"frozen_parameters":[[:space:]]*70553706496' out || fail "--lora --json: no frozen ones"
 ok estimate --model llama-2-7b --trainable 0.5
+
+# What was assumed or not used of a config.json is said, as by 'model show' and 'plan'.
+llama='"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 99'
+note_of() { # JSON WANTED: the note, as text and as JSON
+  printf '%s' "$1" >config-of-note.json
+  ok estimate --model ./config-of-note.json
+  tr '\n' ' ' <out | tr -s ' ' | grep -qF "note: config-of-note: $2" || fail "no note '$2': $(grep note out)"
+  ok estimate --model ./config-of-note.json --json
+  grep -qF "$2" out || fail "--json: no note '$2'"
+}
+note_of "{\"architectures\": [\"MistralModel\"], \"model_type\": \"mistral\", $llama}" \
+  "its architecture MistralModel is counted as MistralForCausalLM"
+note_of "{\"model_type\": \"llama\", \"num_key_value_head\": 2, $llama}" \
+  "not used: num_key_value_head (is it num_key_value_heads?)"
+note_of "{\"model_type\": \"llama\", \"vision_config\": {\"depth\": 2}, $llama}" "not used: vision_config"
+note_of "{\"vision_config\": {}, \"text_config\": {\"model_type\": \"llama\", $llama}}" \
+  "its text part alone is counted"
+ok estimate --model llama-2-7b
+! grep -q note out || fail "notes on a model that is read in full: $(grep note out)"
 expect 2 "--frozen-bytes needs --lora RANK or --trainable X" estimate --model gpt2 --frozen-bytes 1
 expect 2 "one of them says what is trained" estimate --model gpt2 --lora 8 --trainable 0.1
 expect 2 "--model NAME\|FILE is needed" estimate

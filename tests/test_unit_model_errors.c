@@ -225,6 +225,14 @@ static void keys_that_are_not_used(void **state) {
   expect_note(GPT2, "add_cross_attention", "false", NULL);
   expect_note(TYPED, "architectures", "[\"MyLlama\"]", "MyLlama is counted as LlamaForCausalLM");
   expect_note("{\"vision_config\": {}}", "text_config", TYPED, "its text part alone");
+  expect_note(LLAMA, "vision_config", "{\"hidden_size\": 8}", "not used: vision_config");
+  expect_note(LLAMA, "text_config", "[1]", "not used: text_config");
+  expect_note(LLAMA, "word_embed_proj", "64", "not used: word_embed_proj");
+  expect_note(
+      "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 64,"
+      "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 100}",
+      "num_key_value_head", "2", "num_key_value_head (is it num_key_value_heads?)");
+  expect_note(LLAMA, "quantization_config", "{\"bits\": 4}", "its quantization_config is ignored");
 }
 
 static void bad_flags(void **state) {

@@ -112,6 +112,11 @@ static hk_status print_ways(const estimate *e, hk_error *err) {
   return hk_table_print(&table, err);
 }
 
+static void print_notes(const hk_model *model) {
+  for (int i = 0; i < model->n_notes; i++)
+    hk_print_text(0, 0, "note: %s: %s", model->name, model->notes[i]);
+}
+
 static hk_status print_text(const estimate *e, hk_error *err) {
   print_answer(e);
   putchar('\n');
@@ -123,6 +128,7 @@ static hk_status print_text(const estimate *e, hk_error *err) {
                 "than backward makes them, and wait. Host memory: of all GPUs together. rest: "
                 "activations, workspaces, gathered weights, staging buffers, waiting gradients. "
                 "fits on: the smallest GPU of 'hocket machine parts gpu' with bf16.");
+  print_notes(&e->model);
   return HK_OK;
 }
 
@@ -170,6 +176,9 @@ static hk_status print_json(const estimate *e, hk_error *err) {
   cJSON *ways = hk_put_array(root, "ways", &ok);
   for (int way = 0; way < HK_WAY_COUNT; way++)
     if (is_shown(e, (hk_way)way)) put_way(ways, e, (hk_way)way, &ok);
+  cJSON *notes = hk_put_array(root, "notes", &ok);
+  for (int i = 0; i < e->model.n_notes; i++)
+    hk_append_item(notes, cJSON_CreateString(e->model.notes[i]), &ok);
   return hk_emit_print(root, ok, err);
 }
 

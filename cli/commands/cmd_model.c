@@ -263,11 +263,6 @@ static hk_status show_text(const hk_model *model, const costs *cost, bool tensor
   add_costs(&table, cost);
   HK_TRY(hk_table_print(&table, err));
   for (int i = 0; i < model->n_notes; i++) hk_print_text(0, 0, "note: %s", model->notes[i]);
-  const cJSON *given = cJSON_GetObjectItemCaseSensitive(model->config, "quantization_config");
-  if (given && !cJSON_IsNull(given))
-    hk_print_text(0, 0,
-                  "warning: its quantization_config is ignored: all parameters are counted as bf16 "
-                  "and as trained");
   return tensors ? print_tensors(model, err) : HK_OK;
 }
 

@@ -56,7 +56,7 @@ typedef enum { HK_TP_REPLICATED, HK_TP_SPLIT } hk_tp_rule;
  * blocks is numbered alike, its block b (from 0) as b - 1: it has B - 2 "layers". */
 #define HK_BLOCK_EMBED (-1)
 
-#define HK_MODEL_MOST_NOTES 4
+#define HK_MODEL_MOST_NOTES 6
 
 /* Element types. */
 typedef enum { HK_DTYPE_BF16, HK_DTYPE_FP16, HK_DTYPE_FP32, HK_DTYPE_COUNT } hk_dtype;

@@ -59,8 +59,9 @@ static hk_status find_family(const cJSON *config, hk_model *model, hk_error *err
   model->arch = hk_family_find(architecture, type);
   if (model->arch == HK_ARCH_LISTED) return fail_unknown(type, architecture, err);
   if (!architecture || strcmp(architecture, hk_arch_name(model->arch)) == 0) return HK_OK;
-  return hk_model_note(model, err, "its architecture %.80s is counted as %s", architecture,
-                       hk_arch_name(model->arch));
+  return hk_model_note(model, err,
+                       "its architecture %.80s is counted as %s, whose tensors may differ",
+                       architecture, hk_arch_name(model->arch));
 }
 
 /* -- Layout ----------------------------------------------------------------------------------- */
@@ -102,6 +103,14 @@ static hk_status read_image(const cJSON *outer, hk_model *model, hk_error *err) 
   return HK_OK;
 }
 
+static hk_status note_quantization(const cJSON *config, hk_model *model, hk_error *err) {
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(config, "quantization_config");
+  if (!given || cJSON_IsNull(given)) return HK_OK;
+  return hk_model_note(model, err,
+                       "its quantization_config is ignored: weights and gradients count as bf16, "
+                       "and all of them are trained");
+}
+
 /* What the tokens of a sequence stand for where it is not plain. */
 static hk_status note_assumptions(hk_model *model, hk_error *err) {
   if (model->arch == HK_ARCH_T5)
@@ -136,6 +145,7 @@ static hk_status read_parts(const cJSON *config, hk_model *model, hk_error *err)
   HK_TRY(hk_shape_read_lists(text, &shape, &lists, err));
   if (model->arch == HK_ARCH_MLLAMA) HK_TRY(read_image(outer, model, err));
   HK_TRY(hk_shape_note_unused(text, family, model, err));
+  HK_TRY(note_quantization(config, model, err));
   HK_TRY(note_assumptions(model, err));
   const char *note = text_of(config, "hocket_note"); /* hk_model_from_size writes one */
   if (note) HK_TRY(hk_model_note(model, err, "%s", note));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/json.h"
+#include "core/base/names.h"
 #include "core/model/model_shape.h"
 
 /* Far above any existing model, and low enough that no product of three sizes overflows. */
@@ -357,7 +358,6 @@ static const char *const HARMLESS[] = {"architectures",
                                        "skip_bias_add",
                                        "skip_bias_add_qkv",
                                        "slow_but_exact",
-                                       "text_config",
                                        "tie_word_embeddings",
                                        "tokenizer_class",
                                        "topk_group",
@@ -365,9 +365,7 @@ static const char *const HARMLESS[] = {"architectures",
                                        "unk_token_id",
                                        "use_bidirectional_attention",
                                        "use_bfloat16",
-                                       "use_mrope",
-                                       "vision_config",
-                                       "word_embed_proj"};
+                                       "use_mrope"};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
@@ -405,6 +403,17 @@ static bool says_something(const cJSON *item) {
          !(cJSON_IsNumber(item) && item->valuedouble == 0);
 }
 
+#define MOST_KEYS 40
+
+/* The key that `unused` may be meant to be: near in spelling, and not in `config`. */
+static const char *meant(const cJSON *config, const hk_family *family, const char *unused) {
+  const char *names[MOST_KEYS];
+  size_t n = 0;
+  for (const hk_key *key = family->keys; key->kind != HK_KEY_END && n < MOST_KEYS; key++)
+    if (key->name && !member(config, name_in(config, key))) names[n++] = key->name;
+  return n > 0 ? hk_nearest(unused, names, n) : NULL;
+}
+
 hk_status hk_shape_note_unused(const cJSON *config, const hk_family *family, hk_model *model,
                                hk_error *err) {
   char names[300] = "";
@@ -413,13 +422,15 @@ hk_status hk_shape_note_unused(const cJSON *config, const hk_family *family, hk_
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, config) {
     if (!says_something(item) || is_read(item, family) || is_harmless(item->string)) continue;
-    const size_t needed = strlen(item->string) + 2;
+    const char *key = meant(config, family, item->string);
+    const size_t needed = strlen(item->string) + 2 + (key ? strlen(key) + 16 : 0);
     if (used + needed >= sizeof names) {
       left_out++;
       continue;
     }
     used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", n++ > 0 ? ", " : "",
                              item->string);
+    if (key) used += (size_t)snprintf(names + used, sizeof names - used, " (is it %s?)", key);
   }
   if (n + left_out == 0) return HK_OK;
   char more[40] = "";
