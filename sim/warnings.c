@@ -191,6 +191,12 @@ const char *hk_profile_trouble(const cJSON *document, char *buffer, size_t size)
   return buffer;
 }
 
+static void warn_of_keys(hk_warnings *w, const hk_machine *machine) {
+  char keys[400];
+  if (*hk_machine_unknown_keys(machine->document, keys, sizeof keys))
+    warn(w, "the profile %s has keys that are not used: %s", machine->name, keys);
+}
+
 static void warn_of_calibration(hk_warnings *w, const hk_machine *machine) {
   char text[320];
   if (*hk_profile_trouble(machine->document, text, sizeof text)) warn(w, "%s", text);
@@ -283,6 +289,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   w.list = calloc(MOST_WARNINGS + 1, sizeof *w.list);
   if (w.list == NULL) return hk_fail_memory(err, MOST_WARNINGS * sizeof *w.list, "warnings");
   warn_of_calibration(&w, machine);
+  warn_of_keys(&w, machine);
   warn_of_defaults(&w, plan, machine);
   warn_of_model(&w, &plan->model);
   warn_of_experts(&w, plan);

@@ -47,6 +47,26 @@ assert len(parts["gpu"]) >= 20 and all("sheet" in p and p["checked"] in ways
                                        for kind in ("gpu", "cpu", "memory", "link")
                                        for p in parts[kind].values())' out || fail "machine parts --json"
 
+# -- Keys that nobody reads ----------------------------------------------------------------------
+
+ok machine export h200-16c -o known.json
+ok machine show known.json
+! grep -q "keys that are not used" out || fail "an exported profile: $(grep -A2 'keys that' out)"
+python3 - <<'END'
+import json
+profile = json.load(open("known.json"))
+profile["residual"] = []
+profile["price"] = 3
+profile["quantities"]["gpu.launch_ns"]["eror"] = 0.1
+json.dump(profile, open("unknown.json", "w"))
+END
+unknown="keys that are not used: 'residual' (is it 'residuals'?), 'price', 'gpu.launch_ns: eror' (is it 'error'?)"
+for command in "machine show" "plan --model gpt2 --machine"; do
+  # shellcheck disable=SC2086
+  ok $command ./unknown.json
+  tr '\n' ' ' <out | tr -s ' ' | grep -qF "$unknown" || fail "$command: $(grep -A2 "not used" out)"
+done
+
 # -- How figures were checked: shown; tables without it are refused ------------------------------
 
 ok machine parts gpu --wide

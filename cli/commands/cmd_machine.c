@@ -189,6 +189,9 @@ static hk_status show_text(const hk_machine *machine, hk_error *err) {
   const cJSON *calibration = hk_calibration_of(machine->document);
   hk_print_text(0, 0, "%s: %s", machine->name, machine->description);
   if (calibration) hk_print_calibration_summary(calibration);
+  char keys[400];
+  if (*hk_machine_unknown_keys(machine->document, keys, sizeof keys))
+    hk_print_text(0, 2, "note: keys that are not used: %s", keys);
   putchar('\n');
   HK_TRY(hk_print_residuals(machine->document, err));
   return hk_explain_text(machine, NULL, err);

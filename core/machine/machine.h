@@ -258,6 +258,11 @@ const char *hk_origin_name(hk_origin origin);
  * they have none. Free with hk_machine_free, safe on a zeroed machine. */
 hk_status hk_machine_load(const char *name_or_file, hk_machine *machine, hk_error *err);
 hk_status hk_machine_from_json(const cJSON *root, hk_machine *machine, hk_error *err);
+/* The keys of a machine's document that are not known, each with the known one that is near:
+ * "'residual' (is it 'residuals'?)", and "'gpu.launch_ns: sorce'" of a quantity; "" if there are
+ * none. Returns `buffer`, which holds as many as fit. An unknown quantity is an error, see above.
+ */
+const char *hk_machine_unknown_keys(const cJSON *document, char *buffer, size_t size);
 /* The same document back, every quantity with its origin. The caller owns the result; NULL when
  * out of memory. */
 cJSON *hk_machine_to_json(const hk_machine *machine);
