@@ -336,7 +336,8 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
 
 /* -- What happened ----------------------------------------------------------------------------- */
 
-/* *text: JSON (schema hocket.engine/1): plan, memory in bytes, threads, notes (one a line), `sums`
+/* *text: JSON (schema hocket.engine/1): plan, `state` (the format), memory in bytes, `buffers` (of
+ * `host` and `device` memory: what each part takes, in bytes), threads, notes (one a line), `sums`
  * (of the gradients of several backwards: how many gradients a tensor is expected to have in a
  * step, the GPU memory in which sums stay, how many pieces were fetched from host memory, and how
  * many of these too late to be there before their next gradient was handed over), and `last_steps`:

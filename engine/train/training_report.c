@@ -29,6 +29,36 @@ static void put_memory(const hk_engine *e, cJSON *root, bool *ok) {
   put_number(to, "slots_bytes", (double)hk_slot_bytes(&e->plan, &e->state), ok);
 }
 
+/* Each buffer of host or device memory in bytes. They sum to memory's host_pinned_bytes and
+ * device_bytes. */
+static void put_buffers(const hk_engine *e, cJSON *root, bool *ok) {
+  const hk_host_layout *h = &e->host;
+  const hk_device_layout *d = &e->device;
+  int64_t slabs = 0;
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    const hk_state_subgroup *sub = &e->state.subgroups[s];
+    if (sub->route != HK_ROUTE_RESIDENT) slabs += sub->slabs;
+  }
+  const hk_bytes state = slabs * e->state.shape.bytes;
+  const hk_bytes spares = e->state.host_slabs * e->state.shape.bytes - state;
+  cJSON *buffers = cJSON_AddObjectToObject(root, "buffers");
+  cJSON *host = cJSON_AddObjectToObject(buffers, "host");
+  cJSON *device = cJSON_AddObjectToObject(buffers, "device");
+  *ok = *ok && host != NULL && device != NULL;
+  if (!*ok) return;
+  put_number(host, "state", (double)state, ok);
+  put_number(host, "spares", (double)spares, ok);
+  put_number(host, "gradients", (double)h->grads, ok);
+  put_number(host, "weights", (double)h->weights, ok);
+  put_number(host, "other", (double)(h->all - state - spares - h->grads - h->weights), ok);
+  put_number(device, "state", (double)d->slabs, ok);
+  put_number(device, "staging", (double)d->staging, ok);
+  put_number(device, "gradients", (double)d->grads, ok);
+  put_number(device, "early_weights", (double)d->early, ok);
+  put_number(device, "gradient_slots", (double)d->slots, ok);
+  put_number(device, "other", (double)(d->bins + d->ticket), ok);
+}
+
 /* Sums of the gradients of several backwards. */
 static void put_sums(const hk_engine *e, cJSON *root, bool *ok) {
   const struct hk_training *t = e->training;
@@ -109,6 +139,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   put_routes(e, root, &ok);
   put_text(root, "state", hk_optimizer_names[e->plan.optimizer], &ok);
   put_memory(e, root, &ok);
+  put_buffers(e, root, &ok);
   put_sums(e, root, &ok);
   put_times(e, root, &ok);
   if (e->plan.overlap == HK_OVERLAP_BOTH) put_choice(e, root, &ok);

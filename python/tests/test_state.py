@@ -76,6 +76,34 @@ def test_a_resumed_run_has_the_same_bits(state, by_file, tmp_path):
     assert same(weights(again), whole)
 
 
+@pytest.mark.parametrize("state", ("fp32", "split", "bf16", "bf16+split"))
+def test_buffers_are_listed(state):
+    elements = 4 * (64 * 64 + 64)
+    opt = trained(state, 2)[1]
+    report, text = opt.stats(), opt.explain()
+    host = report["buffers"]["host"]
+    assert sum(host.values()) == report["memory"]["host_pinned_bytes"]
+    assert sum(report["buffers"]["device"].values()) == report["memory"]["device_bytes"]
+    assert host["spares"] == 0
+    assert host["state"] >= elements * (8 if "bf16" in state else 12)
+    assert (host["weights"] == 0) == ("split" in state)
+    assert host["weights"] == 0 or host["weights"] >= 2 * elements
+    assert f"state: {state}\n" in text
+    assert f"host state {host['state']}" in text and "early_weights" in text
+
+
+def test_updates_ahead_of_the_norm_need_spares_in_the_format():
+    spares = {}
+    for state in ("fp32", "bf16"):
+        net = network()
+        opt = optimizer(net, state, overlap="both")
+        opt.attach(net)
+        train(net, opt, 0, 2)
+        opt.synchronize()
+        spares[state] = opt.stats()["buffers"]["host"]["spares"]
+    assert 0.6 < spares["bf16"] / spares["fp32"] < 0.7
+
+
 def test_refused():
     with pytest.raises(hocket.HocketUsageError, match="it is 'fp32', 'split'"):
         optimizer(network(), "lion")
