@@ -90,7 +90,7 @@ FORECAST = ("period_ms", "iteration_ms", "fwd_ms", "bwd_ms", "update_ms", "expos
 
 def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             cpu_threads: Optional[int],
-            memory: Dict[str, int]) -> Tuple[Dict[str, Any], Optional[str]]:
+            memory: Dict[str, int], state: str = "fp32") -> Tuple[Dict[str, Any], Optional[str]]:
     """The simulator's prediction of a row before it runs, and the simulated plan (JSON text); None
     where the plan is a file.
 
@@ -98,6 +98,7 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
         plan: as of resolve; "auto" is chosen by the hocket program here, too.
         profiled: what hocket.profile has measured.
         memory: bytes that the row may take, "gpu_memory" and "host_memory".
+        state: the format of state.
     """
     simulated: Optional[str] = None
     threads = cpu_threads
@@ -109,7 +110,8 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             model = os.path.join(folder, "model.json")
             with open(model, "w", encoding="utf-8") as file:
                 json.dump(profiled, file)
-            given = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "-o", out]
+            given = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "--state",
+                     state, "-o", out]
             if overlap != "none":
                 given += ["--overlap", overlap]
             for name, limit in memory.items():
@@ -119,7 +121,8 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             run(given)
             answer = run(["simulate", out])
         elif _split(plan)[0] in POLICIES:
-            answer = _simulate(plan, profiled, folder, job, overlap, threads, ["-o", out])
+            answer = _simulate(plan, profiled, folder, job, overlap, threads,
+                               ["--state", state, "-o", out])
         else:
             answer = run(["simulate", plan])
         if os.path.exists(out):
