@@ -324,6 +324,7 @@ hk_status hk_calibrate(hk_store *store, const hk_calibrate_options *options, hk_
   HK_TRY(settle(&t, err));
   const hk_ns began = hk_now();
   hk_stand_options stand = options->stand;
+  stand.stop = options->stop;
   if (t.quick) stand.fill_s = QUICK_FILL_S;
   HK_TRY(hk_stand_open(&stand, &t.stand, err));
   t.opening_s = hk_s(hk_now() - began);

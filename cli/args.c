@@ -281,6 +281,16 @@ static hk_status keep_set(hk_args *args, hk_error *err) {
   return HK_OK;
 }
 
+/* A second number replaces the first, as shell aliases need. A second name or file is a mistake,
+ * except where several are meant. */
+static hk_status refuse_second(const hk_args *args, int id, hk_error *err) {
+  const bool second = args->given >> id & 1;
+  const bool several = id == HK_OPT_MACHINE || id == HK_OPT_SET;
+  if (!second || several || options[id].kind != HK_TEXT) return HK_OK;
+  return hk_fail(err, HK_INPUT, "option '--%s' is given more than once, and takes one %s",
+                 options[id].name, options[id].value);
+}
+
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err) {
   struct option longs[HK_OPT_COUNT + 1];
@@ -294,6 +304,7 @@ hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *
   for (int code; (code = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
     if (code == '?' || code == ':') return fail_option(code, argv[optind - 1], accepted, err);
     int id = id_of(code);
+    HK_TRY(refuse_second(args, id, err));
     HK_TRY(read_value(&options[id], optarg, args, err));
     if (id == HK_OPT_MACHINE) HK_TRY(keep_machine(args, err));
     if (id == HK_OPT_SET) HK_TRY(keep_set(args, err));

@@ -257,8 +257,8 @@ typedef struct {
 } hk_args;
 
 /* Parses argv[1..argc); argv[0] is the subcommand. May reorder argv. Accepts the options in
- * `accepted` and HELP. If an option is repeated, the last one counts; all values of --machine and
- * --set are kept, too. Parsing ends at --help.
+ * `accepted` and HELP. If an option is repeated, the last one counts; a second text is refused, but
+ * all values of --machine and --set are kept. Parsing ends at --help.
  * HK_INPUT: the message names the option and its valid values, or the nearest option. */
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err);

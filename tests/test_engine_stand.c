@@ -45,6 +45,44 @@ static void test_quick_list(void **state) {
   hk_stand_close(stand);
 }
 
+/* A request to stop ends the opening before memory is registered, and while it is filled. */
+static volatile sig_atomic_t stop;
+static int registered;
+
+static hk_backend_ops stopping;
+
+static hk_status register_and_stop(hk_backend *backend, void *memory, hk_bytes bytes,
+                                   hk_error *err) {
+  stop = 1;
+  registered++;
+  return hk_backend_host.host_register(backend, memory, bytes, err);
+}
+
+static hk_status open_stopping(int device, const hk_backend_options *options, hk_backend **out,
+                               hk_error *err) {
+  HK_TRY(hk_backend_host.open(device, options, out, err));
+  (*out)->ops = &stopping;
+  return HK_OK;
+}
+
+static void test_stop_ends_the_opening(void **state) {
+  (void)state;
+  stopping = hk_backend_host;
+  stopping.host_register = register_and_stop;
+  stopping.open = open_stopping;
+  hk_stand_options options = small_on(&stopping);
+  options.stop = &stop;
+  for (int first = 1; first >= 0; first--) {
+    hk_stand *stand = NULL;
+    hk_error err = {0};
+    stop = first;
+    assert_int_equal(hk_stand_open(&options, &stand, &err), HK_NO);
+    assert_null(stand);
+    assert_non_null(strstr(err.message, "interrupted while memory was filled"));
+    assert_int_equal(registered, !first);
+  }
+}
+
 /* If filling memory would take longer than fill_s, probes use less memory, and a note says so. */
 static void test_slow_fill_reduces_memory(void **state) {
   (void)state;
@@ -479,6 +517,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_threads_keep_off_the_team),
       cmocka_unit_test(test_quick_list),
+      cmocka_unit_test(test_stop_ends_the_opening),
       cmocka_unit_test(test_slow_fill_reduces_memory),
       cmocka_unit_test(test_full_list),
       cmocka_unit_test(test_whole),

@@ -99,6 +99,14 @@ expect 2 "unknown command 'simulat'; did you mean 'simulate'\?" simulat
 expect 2 "unknown action 'exprt'; did you mean 'export'\?" trace exprt
 expect 2 "unknown option '--polcy'; did you mean '--policy'\?" plan --polcy streamed
 
+for twice in "--model gpt2 --model gpt2-xl" "--model gpt2 --policy streamed --policy gpu-only"; do
+  # shellcheck disable=SC2086
+  expect 2 "option '--(model|policy)' is given more than once" simulate $twice --machine h200-16c
+done
+expect 2 "option '--from' is given more than once, and takes one FILE" \
+  plan --from a.json --from b.json --machine h200-16c
+ok plan --model gpt2 --machine h200-16c --machine h200-node-16c --seq 64 --seq 128
+
 # -- Machine files -----------------------------------------------------------------------------
 
 "$hocket" machine show h200-16c --json >machine.json 2>err || fail "machine show: $(cat err)"

@@ -14,6 +14,8 @@
  * loads wait for stores to other arrays with the same low address bits. */
 #define SKEW ((hk_bytes)1152)
 
+#define POSITIVE 0x7fffffff7fffffffu
+
 /* ---- Filling --------------------------------------------------------------------------------- */
 
 /* splitmix64 of seed and index. Signs and low bits are random; exponents are 118 or 119 (bias 127),
@@ -29,11 +31,13 @@ typedef struct {
   char *memory;
   hk_bytes bytes;
   uint64_t mask;
+  const volatile sig_atomic_t *stop; /* NULL: none */
 } filling;
 
 static void fill_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
   const filling *f = arg;
+  if (f->stop && *f->stop) return;
   const hk_bytes begin = chunk * FILL_CHUNK;
   const hk_bytes end = begin + FILL_CHUNK < f->bytes ? begin + FILL_CHUNK : f->bytes;
   for (hk_bytes at = begin; at < end; at += 8) {
@@ -42,9 +46,12 @@ static void fill_chunk(void *arg, int64_t chunk, int thread) {
   }
 }
 
+static void fill(hk_team *team, filling f) {
+  hk_team_run(team, (f.bytes + FILL_CHUNK - 1) / FILL_CHUNK, fill_chunk, &f);
+}
+
 void hk_stand_fill(hk_team *team, void *memory, hk_bytes bytes, bool positive) {
-  filling f = {memory, bytes, positive ? 0x7fffffff7fffffffu : UINT64_MAX};
-  hk_team_run(team, (bytes + FILL_CHUNK - 1) / FILL_CHUNK, fill_chunk, &f);
+  fill(team, (filling){memory, bytes, positive ? POSITIVE : UINT64_MAX, NULL});
 }
 
 /* ---- Memory outside the arena ---------------------------------------------------------------- */
@@ -119,14 +126,17 @@ static void lay_out(hk_stand *stand) {
 hk_status hk_stand_memory_open(hk_stand *stand, hk_bytes host_bytes, hk_error *err) {
   hk_team *team;
   HK_TRY(hk_stand_team(stand, stand->cores, &team, err));
-  HK_TRY(hk_arena_open(host_bytes, team, stand->gpu[0].pci, &stand->arena, err));
+  HK_TRY(hk_arena_open_until(stand->stop, host_bytes, team, stand->gpu[0].pci, &stand->arena, err));
   hk_stand_add_note(stand, stand->arena.note);
+  HK_TRY(hk_stand_go_on(stand, err));
   HK_TRY(hk_arena_register(&stand->arena, stand->gpu[0].backend, err));
   lay_out(stand);
-  hk_stand_fill(team, stand->arena.base, stand->arena.bytes, false);
-  hk_stand_fill(team, stand->cpu.v, 4 * stand->cpu.params, true);
-  hk_stand_fill(team, stand->mapped + stand->mapped_shape.v, 4 * stand->mapped_params, true);
-  return HK_OK;
+  char *v = stand->mapped + stand->mapped_shape.v;
+  const volatile sig_atomic_t *stop = stand->stop;
+  fill(team, (filling){stand->arena.base, stand->arena.bytes, UINT64_MAX, stop});
+  fill(team, (filling){(char *)stand->cpu.v, 4 * stand->cpu.params, POSITIVE, stop});
+  fill(team, (filling){v, 4 * stand->mapped_params, POSITIVE, stop});
+  return hk_stand_go_on(stand, err);
 }
 
 void hk_stand_memory_close(hk_stand *stand) {

@@ -98,7 +98,11 @@ struct hk_stand {
   int64_t turn;  /* first operation of the next run: sum of the longest loads so far */
   uint64_t dice; /* latest seed of a pattern */
   char note[600];
+  const volatile sig_atomic_t *stop; /* NULL: none */
 };
+
+/* HK_NO once the stand's opening is to end. */
+hk_status hk_stand_go_on(const hk_stand *stand, hk_error *err);
 
 /* One load of a run. */
 typedef struct {

@@ -91,6 +91,11 @@ static hk_bytes most_host(void) {
   return wanted > MOST_HOST ? wanted : MOST_HOST;
 }
 
+hk_status hk_stand_go_on(const hk_stand *stand, hk_error *err) {
+  if (!stand->stop || !*stand->stop) return HK_OK;
+  return hk_fail(err, HK_NO, "interrupted while memory was filled: no probe ran");
+}
+
 /* Reduces `*size` to what can be pinned and filled in `fill_s` seconds, by a trial. Gigabytes can
  * take minutes on a busy machine, or on a virtual one that gets its memory when it is first used.
  */
@@ -125,6 +130,7 @@ static hk_status open_memory(hk_stand *stand, const hk_stand_options *options, h
     HK_TRY(choose_size(options->device_bytes, info.memory_free, MOST_DEVICE, HK_PROBE_LEAST_DEVICE,
                        "of device", &device, err));
     HK_TRY(hk_stand_gpu_open(stand, g, device, err));
+    HK_TRY(hk_stand_go_on(stand, err));
   }
   return HK_OK;
 }
@@ -163,6 +169,7 @@ hk_status hk_stand_open(const hk_stand_options *options, hk_stand **out, hk_erro
   if (stand == NULL) return hk_fail_memory(err, sizeof *stand, "the probes' stand");
   stand->ops = options->ops;
   stand->file = -1;
+  stand->stop = options->stop;
   const hk_status status = open_all(stand, options, err);
   if (status == HK_OK) {
     *out = stand;

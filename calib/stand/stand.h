@@ -5,6 +5,8 @@
 #ifndef HK_CALIB_STAND_STAND_H
 #define HK_CALIB_STAND_STAND_H
 
+#include <signal.h>
+
 #include "calib/probes/probe.h"
 #include "engine/device/backend.h"
 #include "engine/device/team.h"
@@ -20,12 +22,13 @@ typedef struct {
                           is not representative */
   double fill_s; /* if host_bytes is 0: longest time to pin and fill host memory; less is taken if a
                     trial with a small part predicts a longer time. 0: no limit */
-  hk_bytes device_bytes;   /* of each GPU; 0: 4 GiB, at most a quarter of its free memory */
-  const char *disk;        /* a folder; NULL: no disk probes */
-  hk_backend_options host; /* for the host backend */
+  hk_bytes device_bytes; /* of each GPU; 0: 4 GiB, at most a quarter of its free memory */
+  const char *disk;      /* a folder; NULL: no disk probes */
+  const volatile sig_atomic_t *stop; /* once it is not 0, opening ends early; NULL: never */
+  hk_backend_options host;           /* for the host backend */
 } hk_stand_options;
 
-/* HK_ENVIRONMENT: no CUDA device, or too little memory. */
+/* HK_ENVIRONMENT: no CUDA device, or too little memory. HK_NO: stopped. */
 hk_status hk_stand_open(const hk_stand_options *options, hk_stand **stand, hk_error *err);
 void hk_stand_close(hk_stand *stand);
 

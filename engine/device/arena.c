@@ -148,6 +148,7 @@ typedef struct {
   char *base;
   hk_bytes bytes, page;
   int64_t chunks, stride; /* so that they have no common factor */
+  const volatile sig_atomic_t *stop;
 } touching;
 
 static bool have_common_factor(int64_t a, int64_t b) {
@@ -169,12 +170,14 @@ static int64_t stride_of(int64_t chunks) {
 static void touch_chunk(void *arg, int64_t turn, int thread) {
   (void)thread;
   const touching *t = arg;
+  if (t->stop != NULL && *t->stop) return;
   const hk_bytes begin = turn * t->stride % t->chunks * HUGE_PAGE, end = begin + HUGE_PAGE;
   for (hk_bytes at = begin; at < end; at += t->page) *(volatile char *)(t->base + at) = 0;
 }
 
-static void touch(hk_arena *arena, hk_team *team) {
-  touching t = {.base = arena->base, .bytes = arena->bytes, .page = sysconf(_SC_PAGESIZE)};
+static void touch(hk_arena *arena, hk_team *team, const volatile sig_atomic_t *stop) {
+  touching t = {
+      .base = arena->base, .bytes = arena->bytes, .page = sysconf(_SC_PAGESIZE), .stop = stop};
   t.chunks = t.bytes / HUGE_PAGE;
   t.stride = stride_of(t.chunks);
   if (team != NULL) {
@@ -186,6 +189,11 @@ static void touch(hk_arena *arena, hk_team *team) {
 
 hk_status hk_arena_open(hk_bytes bytes, hk_team *team, const char *pci, hk_arena *arena,
                         hk_error *err) {
+  return hk_arena_open_until(NULL, bytes, team, pci, arena, err);
+}
+
+hk_status hk_arena_open_until(const volatile sig_atomic_t *stop, hk_bytes bytes, hk_team *team,
+                              const char *pci, hk_arena *arena, hk_error *err) {
   *arena = (hk_arena){0};
   if (bytes < 0 || bytes > INT64_MAX - 2 * HUGE_PAGE) {
     return hk_fail(err, HK_INPUT, "a host arena of %lld bytes was asked for", (long long)bytes);
@@ -208,7 +216,7 @@ hk_status hk_arena_open(hk_bytes bytes, hk_team *team, const char *pci, hk_arena
   if (madvise(arena->base, (size_t)arena->bytes, MADV_DONTFORK) != 0) {
     add_note(arena, "forked processes slow the update down: %s", strerror(errno));
   }
-  touch(arena, team);
+  touch(arena, team, stop);
   if (huge) check_huge_pages(arena);
   return HK_OK;
 }

@@ -5,6 +5,8 @@
 #ifndef HK_ENGINE_DEVICE_ARENA_H
 #define HK_ENGINE_DEVICE_ARENA_H
 
+#include <signal.h>
+
 #include "engine/device/backend.h"
 #include "engine/device/team.h"
 
@@ -27,6 +29,9 @@ hk_status hk_arena_check_room(hk_bytes bytes, const char *what, hk_error *err);
  * thread does. `pci`: see hk_team_options. */
 hk_status hk_arena_open(hk_bytes bytes, hk_team *team, const char *pci, hk_arena *arena,
                         hk_error *err);
+/* The same, but once *stop is not 0 it leaves the rest untouched. `stop` may be NULL. */
+hk_status hk_arena_open_until(const volatile sig_atomic_t *stop, hk_bytes bytes, hk_team *team,
+                              const char *pci, hk_arena *arena, hk_error *err);
 /* Registers the arena with a device. HK_ENVIRONMENT: refused; the message names the limits on
  * locked memory that may be raised. */
 hk_status hk_arena_register(hk_arena *arena, hk_backend *backend, hk_error *err);
