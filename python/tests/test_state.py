@@ -114,3 +114,23 @@ def test_refused():
     net(torch.randn(8, 64)).square().mean().backward()
     with pytest.raises(hocket.HocketError, match="keeps bf16 weights, and tensor 0 has fp32"):
         opt.step()
+
+
+@pytest.mark.parametrize("bound", (False, True))
+def test_a_negative_variance_is_refused_by_split(bound):
+    _, opt = trained("fp32", 2)
+    saved = opt.state_dict()
+    saved["state"][1]["exp_avg_sq"][3] = -0.0
+    net = network()
+    opt = optimizer(net, "split")
+    if bound:
+        train(net, opt, 0, 1)
+    with pytest.raises(hocket.HocketError, match="takes no variance that is negative or -0"):
+        opt.load_state_dict(saved)
+        train(net, opt, 1, 2)  # without an engine, state is loaded by the first step
+    if bound:  # a part has been loaded
+        with pytest.raises(hocket.HocketError, match="state_dict"):
+            train(net, opt, 1, 2)
+    saved["state"][1]["exp_avg_sq"][3] = 0.0
+    opt.load_state_dict(saved)
+    train(net, opt, 1, 2)
