@@ -136,6 +136,25 @@ int64_t hocket_host_memory(void) {
   return room - room / 16; /* left to the framework: data loading, checkpoints */
 }
 
+/* The format of state that fits into `most` bytes of host memory and changes the least: the same
+ * bits before others. HK_OPTIMIZER_COUNT: none does. */
+static hk_optimizer state_that_fits(const hk_plan *plan, const hk_param *params, size_t n,
+                                    hk_bytes most) {
+  bool splits = true;
+  for (size_t p = 0; p < n; p++) splits = splits && params[p].weight_type == HK_GRAD_BF16;
+  for (int o = HK_OPTIMIZER_FP32; o <= HK_OPTIMIZER_BF16_SPLIT; o++) {
+    hk_engine_memory memory;
+    hk_error unused = {0};
+    hk_plan other = *plan;
+    other.optimizer = (hk_optimizer)o;
+    if (hk_format_is_split(hk_state_format(&other)) && !splits) continue;
+    if (hk_engine_measure(&other, params, n, &memory, &unused) == HK_OK &&
+        memory.host_pinned <= most)
+      return other.optimizer;
+  }
+  return HK_OPTIMIZER_COUNT;
+}
+
 /* Fails if the engine needs more host memory than `most` bytes; 0: no limit. */
 static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, size_t n,
                                    hk_bytes most, hk_error *err) {
@@ -148,12 +167,15 @@ static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, 
   if (most == 0) return HK_OK;
   HK_TRY(hk_engine_measure(plan, params, n, &memory, err));
   if (memory.host_pinned <= most) return HK_OK;
-  return hk_fail(
-      err, HK_NO,
-      "the optimizer's state needs %s of host memory, host_memory allows %s: allow more, "
-      "or let more of it stay on the GPU (gpu_memory)",
-      hk_format_bytes(memory.host_pinned, needs, sizeof needs),
-      hk_format_bytes(most, has, sizeof has));
+  char or_state[64] = "";
+  const hk_optimizer fits = state_that_fits(plan, params, n, most);
+  if (fits != HK_OPTIMIZER_COUNT)
+    snprintf(or_state, sizeof or_state, ", or use state '%s'", hk_optimizer_names[fits]);
+  return hk_fail(err, HK_NO,
+                 "the optimizer's state needs %s of host memory, host_memory allows %s: allow "
+                 "more, or let more of it stay on the GPU (gpu_memory)%s",
+                 hk_format_bytes(memory.host_pinned, needs, sizeof needs),
+                 hk_format_bytes(most, has, sizeof has), or_state);
 }
 
 static hk_status create(const char *text, const hk_param *params, size_t n, const hk_adamw *groups,

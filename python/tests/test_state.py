@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """hocket.AdamW(state=...): the bits of each format, resumed runs, and what is refused."""
 
+import re
+
 import hocket
 import pytest
 import torch
@@ -134,3 +136,21 @@ def test_a_negative_variance_is_refused_by_split(bound):
     saved["state"][1]["exp_avg_sq"][3] = 0.0
     opt.load_state_dict(saved)
     train(net, opt, 1, 2)
+
+
+def test_a_refusal_for_lack_of_host_memory_names_the_state_that_fits():
+    needs = {}
+    for state in ("split", "bf16", "bf16+split"):
+        needs[state] = trained(state, 1)[1].stats()["memory"]["host_pinned_bytes"]
+    assert needs["split"] > needs["bf16"] > needs["bf16+split"]
+    for state, most in needs.items():
+        with pytest.raises(hocket.HocketError, match=f"or use state '{re.escape(state)}'$"):
+            trained("fp32", 1, host_memory=most)
+        trained(state, 1, host_memory=most)
+    with pytest.raises(hocket.HocketError, match=r"\(gpu_memory\)$"):
+        trained("fp32", 1, host_memory=needs["bf16+split"] - 1)
+    wide = network(torch.float32)
+    opt = optimizer(wide, "fp32", host_memory=needs["split"] - 1)
+    wide(torch.randn(8, 64)).square().mean().backward()
+    with pytest.raises(hocket.HocketError, match=r"\(gpu_memory\)(, or use state 'bf16')?$"):
+        opt.step()
