@@ -128,12 +128,23 @@ static void values_out_of_range(void **state) {
 
 static void last_one_wins(void **state) {
   (void)state;
-  char line[] = "plan --tp 2 --policy mapped --tp 4 --flush sync --policy streamed --flush async";
+  char line[] = "plan --tp 2 --tp 4 --flush sync --flush async";
   hk_args args;
   assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
   assert_int_equal(args.tp, 4);
-  assert_string_equal(args.policy, "streamed");
   assert_int_equal(args.flush, HK_FLUSH_ASYNC);
+}
+
+static void a_second_text_is_refused(void **state) {
+  (void)state;
+  char line[] = "plan --policy mapped --policy streamed";
+  char machines[] = "plan --machine a --machine b --set x=1 --set y=2";
+  hk_args args;
+  hk_error err = {0};
+  assert_int_equal(parse(line, EVERYTHING, &args, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "'--policy' is given more than once"));
+  assert_int_equal(parse(machines, EVERYTHING, &args, NULL), HK_OK);
+  assert_int_equal(args.n_machines, 2);
 }
 
 static void operands_stand_anywhere(void **state) {
@@ -206,6 +217,7 @@ int main(void) {
       cmocka_unit_test(amounts),
       cmocka_unit_test(values_out_of_range),
       cmocka_unit_test(last_one_wins),
+      cmocka_unit_test(a_second_text_is_refused),
       cmocka_unit_test(operands_stand_anywhere),
       cmocka_unit_test(help_ends_reading),
       cmocka_unit_test(only_accepted_options_are_taken),

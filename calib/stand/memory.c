@@ -16,6 +16,11 @@
 
 #define POSITIVE 0x7fffffff7fffffffu
 
+hk_status hk_stand_go_on(const hk_stand *stand, hk_error *err) {
+  if (!stand->stop || !*stand->stop) return HK_OK;
+  return hk_fail(err, HK_NO, "interrupted while memory was filled: no probe ran");
+}
+
 /* ---- Filling --------------------------------------------------------------------------------- */
 
 /* splitmix64 of seed and index. Signs and low bits are random; exponents are 118 or 119 (bias 127),

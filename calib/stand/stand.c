@@ -91,11 +91,6 @@ static hk_bytes most_host(void) {
   return wanted > MOST_HOST ? wanted : MOST_HOST;
 }
 
-hk_status hk_stand_go_on(const hk_stand *stand, hk_error *err) {
-  if (!stand->stop || !*stand->stop) return HK_OK;
-  return hk_fail(err, HK_NO, "interrupted while memory was filled: no probe ran");
-}
-
 /* Reduces `*size` to what can be pinned and filled in `fill_s` seconds, by a trial. Gigabytes can
  * take minutes on a busy machine, or on a virtual one that gets its memory when it is first used.
  */
