@@ -15,6 +15,7 @@
 #include "cli/print/table.h"
 #include "cli/setup.h"
 #include "sim/rank.h"
+#include "sim/warnings.h"
 
 /* A machine, and the best schedule on it. */
 typedef struct {
@@ -181,6 +182,29 @@ static hk_status print_rows(const comparison *all, const contender *const *order
   return hk_table_print(&table, err);
 }
 
+/* The warnings of each best schedule, each once: those about the model are the same for all. */
+static hk_status print_warnings(const comparison *all, const contender *const *order,
+                                hk_error *err) {
+  char **lists[HK_MOST_MACHINES] = {NULL};
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < all->n_fit && status == HK_OK; i++) {
+    status =
+        hk_forecast_warnings(&best_of(order[i])->plan, &order[i]->setup.machine, &lists[i], err);
+    for (size_t k = 0; status == HK_OK && lists[i][k]; k++) {
+      bool said = false;
+      for (size_t before = 0; before < i && !said; before++)
+        for (size_t l = 0; lists[before][l] && !said; l++)
+          said = strcmp(lists[before][l], lists[i][k]) == 0;
+      const char *name = order[i]->setup.machine.name;
+      const bool named = strstr(lists[i][k], name) != NULL;
+      if (!said)
+        hk_print_text(0, 2, "warning: %s%s%s", named ? "" : name, named ? "" : ": ", lists[i][k]);
+    }
+  }
+  for (size_t i = 0; i < all->n_fit; i++) hk_warnings_free(lists[i]);
+  return status;
+}
+
 static hk_status print_text(const hk_args *args, const comparison *all,
                             const contender *const *order, hk_error *err) {
   char count[32];
@@ -199,7 +223,7 @@ static hk_status print_text(const hk_args *args, const comparison *all,
     hk_print_text(0, 0,
                   "Each machine's own errors are in +- (95 %%); 'hocket plan' on one of them says "
                   "which matter.");
-  return HK_OK;
+  return args->quiet ? HK_OK : print_warnings(all, order, err);
 }
 
 /* -- JSON -------------------------------------------------------------------------------------- */

@@ -191,6 +191,14 @@ const char *hk_profile_trouble(const cJSON *document, char *buffer, size_t size)
   return buffer;
 }
 
+/* What the profile says about itself. */
+static void warn_of_notes(hk_warnings *w, const hk_machine *machine) {
+  const cJSON *note = NULL;
+  cJSON_ArrayForEach(note, cJSON_GetObjectItemCaseSensitive(machine->document, "notes")) {
+    if (cJSON_IsString(note)) warn(w, "%s: %s", machine->name, note->valuestring);
+  }
+}
+
 static void warn_of_keys(hk_warnings *w, const hk_machine *machine) {
   char keys[400];
   if (*hk_machine_unknown_keys(machine->document, keys, sizeof keys))
@@ -289,6 +297,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   w.list = calloc(MOST_WARNINGS + 1, sizeof *w.list);
   if (w.list == NULL) return hk_fail_memory(err, MOST_WARNINGS * sizeof *w.list, "warnings");
   warn_of_calibration(&w, machine);
+  warn_of_notes(&w, machine);
   warn_of_keys(&w, machine);
   warn_of_defaults(&w, plan, machine);
   warn_of_model(&w, &plan->model);

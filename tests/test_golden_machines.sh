@@ -47,6 +47,32 @@ assert len(parts["gpu"]) >= 20 and all("sheet" in p and p["checked"] in ways
                                        for kind in ("gpu", "cpu", "memory", "link")
                                        for p in parts[kind].values())' out || fail "machine parts --json"
 
+# -- A GPU of a vendor of which none was measured -------------------------------------------------
+
+mi300x=azure-nd96isr-mi300x-v5
+note="no GPU of AMD was measured"
+ok machine show $mi300x --json
+python3 - out <<'END' || fail "$mi300x: errors of quantities"
+import json, sys
+q = json.load(open(sys.argv[1]))["quantities"]
+rate = q["gpu.matmul_flops_per_s"]
+assert abs(rate["value"] / 1307.4e12 - 0.542) < 1e-3 and rate["error"] == 0.2, rate
+assert "AMD's MI300X (0.542)" in rate["source"], rate
+for key in ("gpu.matmul_efficiency", "gpu.backward_efficiency", "gpu.hbm_bytes_per_s"):
+    assert q[key]["error"] == 0.31 and "of another vendor" in q[key]["source"], q[key]
+assert q["gpu.memory_bytes"]["error"] < 0.05 and q["pcie.h2d_bytes_per_s"]["error"] < 0.1
+END
+for machines in "--machine $mi300x" "--machine $mi300x --machine hgx-h200-8x141gb"; do
+  # shellcheck disable=SC2086
+  ok plan --model llama-3-8b $machines
+  tr '\n' ' ' <out | tr -s ' ' | grep -q "warning:.*$mi300x: $note" || fail "$machines: no warning"
+  # shellcheck disable=SC2086
+  ok plan --model llama-3-8b $machines --quiet
+  ! grep -q "$note" out || fail "--quiet: $(grep "$note" out)"
+done
+ok plan --model llama-3-8b --machine hgx-h200-8x141gb
+! grep -q "$note" out || fail "a GPU of NVIDIA: $(grep "$note" out)"
+
 # -- Keys that nobody reads ----------------------------------------------------------------------
 
 ok machine export h200-16c -o known.json

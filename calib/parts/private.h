@@ -14,7 +14,8 @@ typedef struct {
 } hk_sheet_figure;
 
 typedef struct {
-  const char *gpu; /* the part's full name */
+  const char *gpu;    /* the part's full name */
+  const char *vendor; /* of the GPU; NULL: NVIDIA, whose GPUs were measured */
   int gpus, cores, numa, channels;
   int sockets;            /* whose memory the node uses */
   int host_cores;         /* of the CPUs; 0: not stated */

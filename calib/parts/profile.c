@@ -12,6 +12,7 @@
 #include "core/base/json.h"
 
 #define HOST_SUFFIX   " of a part of a host"
+#define VENDOR_SUFFIX " of another vendor"
 #define MOST_SOURCE   700
 #define GPUS_TOGETHER 4 /* GPUs of the node whose shared links were measured */
 
@@ -93,8 +94,9 @@ hk_status hk_transfer_read(const cJSON *entry, const char *without, hk_transferr
 typedef struct {
   const hk_node_parts *node;
   const char *without;
-  cJSON *list; /* of the document under way */
-  bool ok;     /* false: out of memory */
+  const cJSON *transfer; /* transfer.json */
+  cJSON *list;           /* of the document under way */
+  bool ok;               /* false: out of memory */
 } maker;
 
 /* To six digits: what a person edits. */
@@ -248,12 +250,39 @@ static bool put_special(maker *m, const char *key) {
   return false;
 }
 
-/* The entry that applies: for a part of a host the one named with HOST_SUFFIX, if it exists. */
+/* The entry that applies: the one named with a suffix, if the node is such and the entry exists. */
 static const cJSON *entry_for(const maker *m, const cJSON *entries, const cJSON *entry) {
-  char name[200];
-  snprintf(name, sizeof name, "%s%s", entry->string, HOST_SUFFIX);
-  const cJSON *other = cJSON_GetObjectItemCaseSensitive(entries, name);
-  return m->node->part_of_host && other ? other : entry;
+  const struct {
+    bool applies;
+    const char *suffix;
+  } cases[] = {{m->node->part_of_host, HOST_SUFFIX}, {m->node->vendor != NULL, VENDOR_SUFFIX}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char name[200];
+    snprintf(name, sizeof name, "%s%s", entry->string, cases[i].suffix);
+    const cJSON *other = cJSON_GetObjectItemCaseSensitive(entries, name);
+    if (cases[i].applies && other) return other;
+  }
+  return entry;
+}
+
+static bool is_speed_of_gpu(const char *key) {
+  return strncmp(key, "gpu.", 4) == 0 && strcmp(key, "gpu.memory_bytes") != 0;
+}
+
+/* Figures of the GPU's speed were measured on another vendor's. An entry for this vendor has an
+ * error of its own. */
+static hk_status widen(const maker *m, const char *key, const cJSON *used, hk_transferred *t,
+                       hk_error *err) {
+  if (!m->node->vendor || !is_speed_of_gpu(key) || strstr(used->string, VENDOR_SUFFIX))
+    return HK_OK;
+  double error;
+  const cJSON *other;
+  HK_TRY(hk_json_object(m->transfer, "other_vendor", &other, err));
+  HK_TRY(hk_json_double(other, "error", 1e-6, 10, &error, err));
+  t->error = fmax(t->error, error);
+  const size_t length = strlen(t->who);
+  snprintf(t->who + length, sizeof t->who - length, ", of another vendor");
+  return HK_OK;
 }
 
 static hk_status put_entry(maker *m, const cJSON *entries, const cJSON *entry, hk_error *err) {
@@ -262,6 +291,7 @@ static hk_status put_entry(maker *m, const cJSON *entries, const cJSON *entry, h
   if (strchr(key, ' ') || put_special(m, key)) return HK_OK;
   const cJSON *used = entry_for(m, entries, entry);
   HK_TRY(hk_transfer_read(used, m->without, &t, err));
+  HK_TRY(widen(m, key, used, &t, err));
   if (cJSON_GetObjectItemCaseSensitive(used, "of")) return put_product(m, key, used, &t, err);
   put(m, key, t.value, HK_ORIGIN_DEFAULT, t.error, "%.4g, %s", t.value, t.who);
   return HK_OK;
@@ -321,6 +351,18 @@ static hk_status sort_quantities(cJSON *root, maker *m, hk_error *err) {
   return hk_fail_memory(err, sizeof(cJSON), "a machine profile");
 }
 
+/* The profile's note, which every forecast with it repeats. */
+static bool put_notes(const maker *m, cJSON *root) {
+  char text[300];
+  if (!m->node->vendor) return true;
+  snprintf(text, sizeof text,
+           "no GPU of %s was measured: how fast forward, backward and updates on the GPU are is "
+           "transferred from another vendor's, and the intervals are wider for it",
+           m->node->vendor);
+  const char *const texts[] = {text};
+  return add_item(root, "notes", cJSON_CreateStringArray(texts, 1));
+}
+
 static hk_status put_all(const hk_parts *parts, cJSON *root, maker *m, hk_error *err) {
   const cJSON *entries;
   put_node(m);
@@ -331,7 +373,8 @@ static hk_status put_all(const hk_parts *parts, cJSON *root, maker *m, hk_error 
   if (m->ok) HK_TRY(put_defaults(m, err));
   if (m->ok) HK_TRY(sort_quantities(root, m, err));
   const cJSON *residuals = cJSON_GetObjectItemCaseSensitive(parts->transfer, "residuals");
-  m->ok = m->ok && (!residuals || add_item(root, "residuals", cJSON_Duplicate(residuals, true)));
+  m->ok = m->ok && put_notes(m, root) &&
+          (!residuals || add_item(root, "residuals", cJSON_Duplicate(residuals, true)));
   return m->ok ? HK_OK : hk_fail_memory(err, sizeof(cJSON), "a machine profile");
 }
 
@@ -355,7 +398,8 @@ hk_status hk_parts_machine(const hk_parts *parts, const hk_parts_request *reques
   *machine = (hk_machine){0};
   HK_TRY(hk_parts_resolve(parts, request, &node, notes, err));
   cJSON *root = cJSON_CreateObject();
-  maker m = {.node = &node, .without = request->without, .ok = root != NULL};
+  maker m = {
+      .node = &node, .without = request->without, .transfer = parts->transfer, .ok = root != NULL};
   m.ok = m.ok && add_heads(root, request, &node);
   m.list = m.ok ? cJSON_AddObjectToObject(root, "quantities") : NULL;
   m.ok = m.list != NULL;

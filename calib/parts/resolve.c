@@ -72,6 +72,8 @@ static hk_status resolve_gpu(const cJSON *part, hk_node_parts *node, hk_error *e
   char sheet[HK_TEXT_OF_PART];
   double flops = 0, hbm = 0, gib = 0, ecc = 0;
   HK_TRY(hk_json_string(part, "name", &node->gpu, err));
+  if (cJSON_GetObjectItemCaseSensitive(part, "vendor"))
+    HK_TRY(hk_json_string(part, "vendor", &node->vendor, err));
   HK_TRY(hk_json_string(part, "type", &type, err));
   HK_TRY(hk_json_double(part, "matmul_flops_per_s", 1e9, 1e18, &flops, err));
   HK_TRY(hk_json_double(part, "memory_bytes_per_s", 1e9, 1e15, &hbm, err));

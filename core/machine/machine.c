@@ -311,6 +311,7 @@ cJSON *hk_machine_to_json(const hk_machine *machine) {
   bool good = root && cJSON_AddStringToObject(root, "schema", SCHEMA) &&
               cJSON_AddStringToObject(root, "name", machine->name) &&
               cJSON_AddStringToObject(root, "description", machine->description) &&
+              pass_on(machine->document, "notes", root) &&
               pass_on(machine->document, "fitted_on", root) &&
               pass_on(machine->document, "residuals", root);
   cJSON *list = good ? cJSON_AddObjectToObject(root, "quantities") : NULL;

@@ -9,7 +9,7 @@
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static const char *const OF_DOCUMENT[] = {"schema",      "name",      "description", "quantities",
-                                          "calibration", "fitted_on", "residuals"};
+                                          "calibration", "fitted_on", "residuals",   "notes"};
 static const char *const OF_QUANTITY[] = {"value",          "origin",     "source",    "error",
                                           "standard_error", "before_fit", "before_set"};
 
