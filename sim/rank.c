@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/accumulation.h"
 #include "sim/forecast.h"
 #include "sim/held.h"
 #include "sim/overlap.h"
 #include "sim/pace.h"
 #include "sim/rank.h"
 #include "sim/ratio.h"
-#include "sim/sums.h"
 
 /* -- candidates --------------------------------------------------------------------------- */
 
@@ -291,7 +291,7 @@ static void say_why(hk_ranking *ranking, const char *searched) {
   say_shares(ranking, best);
   say_pace(ranking, &best->plan.pace);
   char sums[700];
-  if (*hk_sums_reason(best, sums, sizeof sums)) say(ranking, sums);
+  if (*hk_accumulation_reason(best, sums, sizeof sums)) say(ranking, sums);
   if (best->plan.overlap != HK_OVERLAP_NONE) {
     say_why_overlapped(ranking, searched);
     return;
@@ -493,10 +493,10 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   }
   if (status == HK_OK) {
     const size_t n = drop_twins(plans, listed);
-    status = hk_sums_add(plans, n, settings, origin, &ranking->n, err);
+    status = hk_accumulation_candidates(plans, n, settings, origin, &ranking->n, err);
     if (status == HK_OK) status = forecast_all(plans, ranking->n, machine, ranking->forecasts, err);
     if (status == HK_OK) {
-      hk_sums_keep_best(ranking->forecasts, n, ranking->n, origin, compare);
+      hk_accumulation_keep_best(ranking->forecasts, n, ranking->n, origin, compare);
       ranking->n = n;
     }
     for (size_t i = 0; i < ranking->n && status == HK_OK; i++)

@@ -143,7 +143,7 @@ static int add(family *list, int n, const hk_candidate *candidate, const problem
   family f = {.candidate = *candidate};
   if (!(candidate->policy->takes & HK_TAKES_RATIO)) return n;
   if (!is_listed(list, n, &f)) list[n++] = f;
-  /* hk_sums_add has the ways that a ranking tries. */
+  /* hk_accumulation_candidates has the ways that a ranking tries. */
   f.summed = true;
   f.accumulate = HK_ACCUMULATE_HOST;
   if (p->settings->accumulate == NULL && p->job->grad_accum > 1 &&

@@ -70,13 +70,13 @@ static hk_status share_anew(hk_sim_state *s, uint64_t key) {
   hk_share(s->activities, n, s->capacity, s->n_resources, s->used, s->growth, s->open);
   if (s->options.check) {
     HK_TRY(hk_check_rates(s, n));
-    if (!hk_recall_agrees(s, key))
+    if (!hk_rate_cache_agrees(s, key))
       return hk_fail(s->err, HK_NO,
                      "invariant broken: at %lld ns the rates differ from those of the same "
                      "operations before",
                      (long long)s->now);
   }
-  hk_recall_keep(s, key);
+  hk_rate_cache_put(s, key);
   return HK_OK;
 }
 
@@ -84,8 +84,8 @@ static hk_status share_anew(hk_sim_state *s, uint64_t key) {
  * that have just become fluid have rate 0 until here. */
 static hk_status share(hk_sim_state *s) {
   progress(s);
-  const uint64_t key = hk_recall_key(s);
-  if (s->options.check || !hk_recall(s, key)) HK_TRY(share_anew(s, key));
+  const uint64_t key = hk_rate_cache_key(s);
+  if (s->options.check || !hk_rate_cache_get(s, key)) HK_TRY(share_anew(s, key));
   for (int i = 0; i < s->n_running; i++) {
     hk_active_op *active = &s->active[s->running[i]];
     if (active->fluid) active->due = s->now + hk_time_for(active->remaining, active->activity.rate);

@@ -60,15 +60,15 @@ typedef struct {
 } hk_host_use;
 
 /* Rates of an earlier moment at which the same lanes were fluid with the same demands
- * (sim/recall.c). */
-#define HK_RECALL_LANES 8  /* sets of more operations are not remembered */
-#define HK_RECALL_SLOTS 64 /* a power of two */
+ * (sim/rate_cache.c). */
+#define HK_RATE_CACHE_LANES 8  /* sets of more operations are not remembered */
+#define HK_RATE_CACHE_SLOTS 64 /* a power of two */
 
 typedef struct {
   uint64_t fluid; /* key: the lanes in the order of `running`, 1 + lane in 8 bits each; 0: empty */
   uint64_t demands; /* hk_sim_state.demands at that moment */
-  double rates[HK_RECALL_LANES];
-} hk_recalled;
+  double rates[HK_RATE_CACHE_LANES];
+} hk_cached_rates;
 
 typedef struct {
   const hk_graph *graph;
@@ -114,11 +114,11 @@ typedef struct {
   int32_t *open;                    /* scratch of hk_share */
   double *capacity, *used, *growth; /* [rank][resource]; resources of the node are at rank 0 */
   int n_resources;
-  uint64_t demands;      /* how often a lane's demand has changed */
-  hk_recalled *recalled; /* [HK_RECALL_SLOTS] */
-  double *recalled_used; /* [slot][resource] */
-  int *rate_counters;    /* [rank][resource] index of the timeline's counter; -1: none */
-  int *memory_counters;  /* [rank], then the host's */
+  uint64_t demands;            /* how often a lane's demand has changed */
+  hk_cached_rates *rate_cache; /* [HK_RATE_CACHE_SLOTS] */
+  double *rate_cache_used;     /* [slot][resource] */
+  int *rate_counters;          /* [rank][resource] index of the timeline's counter; -1: none */
+  int *memory_counters;        /* [rank], then the host's */
 } hk_sim_state;
 
 /* Index of a rank's resource in the arrays [rank][resource]. */
@@ -167,13 +167,13 @@ void hk_turns_end(hk_sim_state *s, const hk_active_op *active);
 hk_status hk_sim_state_open(hk_sim_state *s);
 void hk_sim_state_close(hk_sim_state *s);
 
-/* sim/recall.c: remembers the rates of sets of fluid operations. */
-uint64_t hk_recall_key(const hk_sim_state *s); /* of the present set; 0: too large */
+/* sim/rate_cache.c: remembers the rates of sets of fluid operations. */
+uint64_t hk_rate_cache_key(const hk_sim_state *s); /* of the present set; 0: too large */
 /* Sets `used` and the rates from memory; false if the set is not remembered. */
-bool hk_recall(hk_sim_state *s, uint64_t key);
-void hk_recall_keep(hk_sim_state *s, uint64_t key);
+bool hk_rate_cache_get(hk_sim_state *s, uint64_t key);
+void hk_rate_cache_put(hk_sim_state *s, uint64_t key);
 /* Whether remembered rates, if any, equal the present ones to the last bit. */
-bool hk_recall_agrees(const hk_sim_state *s, uint64_t key);
+bool hk_rate_cache_agrees(const hk_sim_state *s, uint64_t key);
 
 /* sim/memory.c: memory in use, as operations allocate and free it. */
 hk_status hk_memory_begin(hk_sim_state *s);

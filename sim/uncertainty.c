@@ -88,7 +88,7 @@ static void change_one(const hk_machine *machine, size_t i, hk_error_kind kind, 
   z[i] = errors;
   hk_error_changes(machine, z, change);
   if (kind == HK_ERROR_UNKNOWN) change[i] = errors * TRIAL;
-  hk_machine_vary(machine, change, varied);
+  hk_machine_perturb(machine, change, varied);
 }
 
 /* Keeps the parts that matter and counts them. */
@@ -144,12 +144,13 @@ static void draw_machines(const hk_machine *machine, hk_machine machines[HK_DRAW
   double z[HK_DRAWS][HK_QUANTITY_COUNT], change[HK_QUANTITY_COUNT];
   for (size_t i = 0; i < n; i++) {
     double of_quantity[HK_DRAWS];
-    hk_draws_of(hk_error_seed(&info[i], hk_machine_quantity_const(machine, &info[i])), of_quantity);
+    hk_latin_hypercube(hk_error_seed(&info[i], hk_machine_quantity_const(machine, &info[i])),
+                       of_quantity);
     for (int k = 0; k < HK_DRAWS; k++) z[k][i] = of_quantity[k];
   }
   for (int k = 0; k < HK_DRAWS; k++) {
     hk_error_changes(machine, z[k], change);
-    hk_machine_vary(machine, change, &machines[k]);
+    hk_machine_perturb(machine, change, &machines[k]);
   }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* How well the times of forecasts are known, as far as the profile's quantities decide it.
  *
- * Every forecast's graph is simulated on the same HK_DRAWS varied machines (sim/vary.h). With the
- * draws t_k of a time whose forecast is t:
+ * Every forecast's graph is simulated on the same HK_DRAWS varied machines (sim/sampling.h). With
+ * the draws t_k of a time whose forecast is t:
  *   error     s = root mean square of ln(t_k / t)
  *   interval  95 %: t x exp(-1.96 s) to t x exp(1.96 s)
  * The error of the simulator itself (docs/fidelity.md) comes on top.
@@ -15,7 +15,7 @@
 #define HK_SIM_UNCERTAINTY_H
 
 #include "sim/forecast.h"
-#include "sim/vary.h"
+#include "sim/sampling.h"
 
 typedef struct {
   double error; /* relative standard error; 0: not known */

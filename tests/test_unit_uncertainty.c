@@ -25,9 +25,9 @@ static const hk_quantity_info *info_of(const char *key) {
 static void draws_are_a_latin_hypercube(void **state) {
   (void)state;
   double a[HK_DRAWS], b[HK_DRAWS], again[HK_DRAWS];
-  hk_draws_of(1, a);
-  hk_draws_of(2, b);
-  hk_draws_of(1, again);
+  hk_latin_hypercube(1, a);
+  hk_latin_hypercube(2, b);
+  hk_latin_hypercube(1, again);
   assert_memory_equal(a, again, sizeof a);
   double sum = 0, squares = 0;
   int moved = 0;
@@ -51,8 +51,8 @@ static void seeds_give_independent_orders(void **state) {
   double squares = 0;
   for (uint64_t seed = 0; seed < 500; seed++) {
     double a[HK_DRAWS], b[HK_DRAWS], product = 0;
-    hk_draws_of(seed, a);
-    hk_draws_of(seed + 1, b);
+    hk_latin_hypercube(seed, a);
+    hk_latin_hypercube(seed + 1, b);
     for (int i = 0; i < HK_DRAWS; i++) product += a[i] * b[i] / HK_DRAWS;
     squares += product * product;
   }
@@ -141,12 +141,12 @@ static void curves_move_together(void **state) {
         hk_cpu_rate(&machine, &machine.cpu_adamw, &machine.cpu_adamw_threads, threads);
     for (uint64_t seed = 0; seed < 200; seed++) {
       double a[HK_DRAWS], b[HK_DRAWS];
-      hk_draws_of(2 * seed, a);
-      hk_draws_of(2 * seed + 1, b);
+      hk_latin_hypercube(2 * seed, a);
+      hk_latin_hypercube(2 * seed + 1, b);
       for (int k = 0; k < HK_DRAWS; k++) {
         z[rate] = 0.1 * a[k], z[scale] = 0.1 * b[k]; /* so small that the curve is straight */
         hk_error_changes(&machine, z, change);
-        hk_machine_vary(&machine, change, &varied);
+        hk_machine_perturb(&machine, change, &varied);
         const double d = log(
             hk_cpu_rate(&varied, &varied.cpu_adamw, &varied.cpu_adamw_threads, threads) / before);
         squares += 100 * d * d / HK_DRAWS / 200;
@@ -178,12 +178,12 @@ static void varied_machines_are_possible(void **state) {
     for (uint64_t draw = 0; draw < 200; draw++) {
       double change[HK_QUANTITY_COUNT], z[HK_DRAWS];
       for (size_t i = 0; i < n; i++) {
-        hk_draws_of(1000 * draw + i, z);
+        hk_latin_hypercube(1000 * draw + i, z);
         change[i] = strncmp(info[i].key, "node.", 5) == 0 || strcmp(info[i].unit, "B") == 0
                         ? 0
                         : (draw % 2 ? 0.3 : 3) * z[0];
       }
-      hk_machine_vary(&machine, change, &varied);
+      hk_machine_perturb(&machine, change, &varied);
       must(hk_machine_check(&varied, &err), &err);
       for (size_t i = 0; i < n; i++) {
         const double value = hk_machine_quantity_const(&varied, &info[i])->value;

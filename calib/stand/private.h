@@ -207,9 +207,9 @@ hk_status hk_stand_cpu_verify(const hk_stand_job *job, hk_team *team, hk_error *
 void hk_stand_dram_pass(const hk_stand_job *job, hk_team *team, int64_t i);
 hk_status hk_stand_dram_verify(const hk_stand_job *job, hk_team *team, hk_error *err);
 
-/* ---- alone.c, disk.c: loads that run alone, on the calling thread ---------------------------- */
+/* ---- isolated.c, disk.c: loads that run in isolation, on the calling thread ------------------ */
 
-void hk_stand_alone_run(hk_stand_job *job);
+void hk_stand_isolated_run(hk_stand_job *job);
 hk_status hk_stand_disk_run(hk_stand_job *job, hk_error *err);
 hk_status hk_stand_disk_verify(const hk_stand_job *job, hk_error *err);
 

@@ -321,7 +321,7 @@ static void learn(run *r) {
  * included: the next run's amount of work is chosen by that. */
 static void run_call(hk_stand_job *job) {
   const hk_ns begin = hk_now();
-  hk_stand_alone_run(job);
+  hk_stand_isolated_run(job);
   job->stretches[0] = (hk_stretch){.begin = begin, .end = hk_now()};
   job->n = 1;
 }

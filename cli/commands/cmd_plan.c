@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/baseline.h"
 #include "cli/command.h"
 #include "cli/compare.h"
 #include "cli/largest.h"
@@ -16,7 +17,6 @@
 #include "cli/print/screen.h"
 #include "cli/print/table.h"
 #include "cli/setup.h"
-#include "cli/yours.h"
 #include "core/base/outfile.h"
 #include "sim/advice.h"
 #include "sim/rank.h"
@@ -27,7 +27,7 @@ typedef struct {
   hk_ranking ranking;
   hk_uncertainty uncertainty; /* empty if nothing fits */
   hk_price price;
-  hk_yours yours;
+  hk_baseline baseline;
   hk_emission emission;
   hk_advice advice; /* empty with --quiet */
 } hk_planning;
@@ -168,8 +168,9 @@ static hk_status print_fitting(const hk_planning *p, hk_error *err) {
   /* Without a price the last column is left out. */
   const size_t n = sizeof columns / sizeof columns[0];
   hk_table_begin(&table, columns, p->price.per_hour > 0 ? n : n - 1);
-  if (p->yours.path && p->yours.forecast.feasible)
-    forecast_row(&table, "yours", &p->yours.forecast, hk_yours_error(&p->yours), &p->price);
+  if (p->baseline.path && p->baseline.forecast.feasible)
+    forecast_row(&table, "yours", &p->baseline.forecast, hk_baseline_error(&p->baseline),
+                 &p->price);
   for (size_t i = 0; i < ranking->n_fit; i++) {
     char rank[24];
     forecast_row(&table, tell_rank(p, i, rank, sizeof rank), &ranking->forecasts[i], error_of(p, i),
@@ -220,7 +221,7 @@ static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error 
   print_why(p, args->quiet);
   if (ranking->n_fit > 0) print_clipped(args, &ranking->forecasts[0]);
   if (ranking->n_fit > 0) print_advice(&p->advice);
-  hk_yours_print(&p->yours, ranking, args->quiet);
+  hk_baseline_print(&p->baseline, ranking, args->quiet);
   if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
   putchar('\n');
   if (ranking->n_fit > 0) HK_TRY(print_fitting(p, err));
@@ -289,7 +290,7 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
       hk_price_json(&p->price, &ranking->forecasts[i], element, ok);
   }
   if (ranking->n_fit > 0) hk_report_uncertainty_json(&p->uncertainty, root, ok);
-  HK_TRY(hk_yours_json(&p->yours, &setup->machine, root, ok, err));
+  HK_TRY(hk_baseline_json(&p->baseline, &setup->machine, root, ok, err));
   hk_emission_json(&p->emission, root, ok);
   if (ranking->simulations > 0) {
     cJSON *search = hk_put_object(root, "search", ok);
@@ -381,9 +382,9 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
     HK_TRY(hk_price_split(args->machine, p->machine, sizeof p->machine, &price, err));
     args->machine = p->machine;
   }
-  HK_TRY(hk_yours_read(args, &p->yours, err));
+  HK_TRY(hk_baseline_read(args, &p->baseline, err));
   HK_TRY(hk_setup_load(args, &p->setup, err));
-  HK_TRY(hk_yours_simulate(args, &p->setup, &p->yours, err));
+  HK_TRY(hk_baseline_simulate(args, &p->setup, &p->baseline, err));
   HK_TRY(hk_price_make(args, price, &p->setup.job, &p->price, err));
   HK_TRY(rank(args, p, err));
   if (p->ranking.n_fit > 0 && !hk_emit_instead(args->output))
@@ -404,7 +405,7 @@ static hk_status run(const hk_args *given, hk_error *err) {
   hk_status status = make(&args, &p, err);
   if (status == HK_OK) status = answer(&args, &p, err);
   hk_emission_free(&p.emission);
-  hk_yours_free(&p.yours);
+  hk_baseline_free(&p.baseline);
   hk_uncertainty_free(&p.uncertainty);
   hk_ranking_free(&p.ranking);
   hk_setup_free(&p.setup);

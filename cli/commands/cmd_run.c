@@ -7,13 +7,13 @@
 
 #include "calib/probes/statistics.h"
 #include "calib/stand/fingerprint.h"
+#include "cli/checkpoint_due.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/lock.h"
 #include "cli/print/emit.h"
 #include "cli/print/screen.h"
 #include "cli/print/table.h"
-#include "cli/saving.h"
 #include "cli/setup.h"
 #include "cli/stored_timeline.h"
 #include "engine/trial.h"
@@ -87,8 +87,8 @@ static hk_status save(const hk_args *args, running *r, hk_error *err) {
 static void save_if_due(const hk_args *args, running *r) {
   hk_error why = {0};
   if (args->checkpoint_file == NULL || r->steps == r->wanted) return;
-  if (!hk_saving_is_due(args->checkpoint_every, r->steps - r->saved_steps, hk_now() - r->saved,
-                        r->save_took))
+  if (!hk_checkpoint_is_due(args->checkpoint_every, r->steps - r->saved_steps, hk_now() - r->saved,
+                            r->save_took))
     return;
   if (save(args, r, &why) == HK_OK) return;
   r->saved = hk_now();

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/baseline.h"
 #include "cli/print/emit.h"
-#include "cli/yours.h"
 #include "core/base/outfile.h"
 
 #define DEEPSPEED_FILE "ds_config.json" /* that Accelerate's file names */

@@ -202,10 +202,10 @@ static int64_t largest_piece(const hk_plan *plan) {
 /* Sums over one rank's subgroups, in bytes. */
 typedef struct {
   hk_bytes weights, grads[HK_ROUTE_COUNT], host_weights; /* host_weights: of route cpu */
-} hk_sums;
+} totals;
 
-static hk_sums sums_of(const hk_expansion *x) {
-  hk_sums sums = {0};
+static totals totals_of(const hk_expansion *x) {
+  totals sums = {0};
   for (size_t s = 0; s < x->plan->n_subgroups; s++) {
     const hk_plan_subgroup *subgroup = &x->plan->subgroups[s];
     const hk_bytes weights = hk_expand_weights(x, (int32_t)s, 0, subgroup->numel);
@@ -217,10 +217,9 @@ static hk_sums sums_of(const hk_expansion *x) {
 }
 
 /* hocket's host memory besides state: gradients and new weights of route cpu, and spares. Some
- * state contains the weights. State
- * that comes back from the GPU or is updated before the norm is known goes to a spare, so that the
- * old state survives a failed step. */
-static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
+ * state contains the weights. State that comes back from the GPU or is updated before the norm is
+ * known goes to a spare, so that the old state survives a failed step. */
+static hk_bytes hocket_host(const hk_plan *plan, const totals *sums) {
   const bool weights = !hk_optimizer_info_of(plan->optimizer)->weight;
   return sums->grads[HK_ROUTE_CPU] + (weights ? sums->host_weights : 0) +
          hk_state_bytes(plan->optimizer,
@@ -230,7 +229,7 @@ static hk_bytes hocket_host(const hk_plan *plan, const hk_sums *sums) {
 
 /* GPU memory that the engine keeps for gradients that a framework hands over: the array and the
  * slots. */
-static hk_bytes handed_bytes(const hk_expansion *x, const hk_sums *sums) {
+static hk_bytes handed_bytes(const hk_expansion *x, const totals *sums) {
   if (!x->handed) return 0;
   const hk_bytes array =
       sums->grads[HK_ROUTE_STAGED] + sums->grads[HK_ROUTE_MAPPED] + sums->grads[HK_ROUTE_RESIDENT];
@@ -255,7 +254,7 @@ static hk_bytes staging_bytes(const hk_expansion *x) {
 }
 
 /* Gradients on the GPU before the first operation, if backward is not in the graph. */
-static hk_bytes waiting_grads(const hk_plan *plan, const hk_sums *sums, unsigned phases) {
+static hk_bytes waiting_grads(const hk_plan *plan, const totals *sums, unsigned phases) {
   if ((phases & HK_EXPAND_TRAINING) != 0) return 0;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) return sums->grads[HK_ROUTE_STAGED];
   hk_bytes bytes = 0;
@@ -266,7 +265,7 @@ static hk_bytes waiting_grads(const hk_plan *plan, const hk_sums *sums, unsigned
 void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
   hk_graph *graph = x->graph;
-  const hk_sums sums = sums_of(x);
+  const totals sums = totals_of(x);
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
   const int64_t on_host = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED];

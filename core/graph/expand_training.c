@@ -296,8 +296,8 @@ static void sum_on_cpu(hk_expansion *x, int rank, const hk_block_cost *cost, int
 }
 
 /* The engine adds: sums that do not stay on the GPU leave for the host in each micro-step, and come
- * back, beside the copies out, when the blocks before have left their slots (handover_sums.c). The
- * next block waits only for sums that come late. */
+ * back, beside the copies out, when the blocks before have left their slots
+ * (handover_accumulation.c). The next block waits only for sums that come late. */
 static void sum_in_slots(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost *cost,
                          int micro, int32_t after) {
   const int block = cost->block - HK_BLOCK_EMBED;

@@ -14,9 +14,9 @@
  * device. Images of route cpu share slots. An image takes a slot with its first gradient. It is
  * copied to the host and gives up its slot when all expected gradients have been given, or when
  * another image needs the slot. Between several backwards it stays, or leaves and is fetched back
- * before the next gradient comes (handover_sums.c). Images of pieces with early weights have slots
- * of their own, which no other image needs. The caller's stream waits for the copy out of a
- * slot, or into it, only before it writes to the slot.
+ * before the next gradient comes (handover_accumulation.c). Images of pieces with early weights
+ * have slots of their own, which no other image needs. The caller's stream waits for the copy out
+ * of a slot, or into it, only before it writes to the slot.
  *
  * Cost for many small tensors: one call gathers up to HK_SEGMENTS_MOST segments a launch, as long
  * as no image must enter or leave a slot between them. */
@@ -46,7 +46,7 @@ hk_status hk_handover_open(hk_engine *e, hk_error *err) {
     t->segments[e->state.segments[s].param + 1] = (int32_t)s + 1;
   }
   HK_TRY(hk_handover_open_slots(e, err));
-  hk_sums_open(e);
+  hk_handover_order_images(e);
   hk_handover_expect(e);
   return HK_OK;
 }
@@ -140,7 +140,7 @@ static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *
   if (state->slot < 0) {
     int32_t slot = state->home >= 0 ? state->home : hk_handover_free_slot(e);
     if (slot < 0) {
-      slot = hk_sums_victim(e);
+      slot = hk_handover_victim(e);
       HK_TRY(hk_handover_leave_slot(e, slot, HK_LEAVE_COPY, err));
     }
     if (!state->on_host) {
@@ -163,7 +163,7 @@ static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk
   hk_image_state *state = &e->training->images[s->image];
   if (state->home < 0 && !state->visited) HK_TRY(gather_now(e, b, err));
   HK_TRY(enter_slot(e, s->image, own, err));
-  HK_TRY(hk_sums_visit(e, s->image, err));
+  HK_TRY(hk_handover_visit(e, s->image, err));
   *to = hk_handover_slot_memory(e, state->slot) + (s->at - image->at);
   return HK_OK;
 }
@@ -218,13 +218,13 @@ static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_seg
   if (whole && !t->surprised) {
     HK_TRY(gather_now(e, b, err));
     HK_TRY(hk_handover_leave_slot(e, image->slot, HK_LEAVE_OPERATION, err));
-  } else if (level && image->home < 0 && hk_sums_expects_more(t, image)) {
+  } else if (level && image->home < 0 && hk_handover_expects_more(t, image)) {
     HK_TRY(gather_now(e, b, err));
-    HK_TRY(hk_sums_end_visit(e, s->image, err));
+    HK_TRY(hk_handover_end_visit(e, s->image, err));
   } else {
     return HK_OK;
   }
-  return hk_sums_fetch_ahead(e, err);
+  return hk_handover_prefetch(e, err);
 }
 
 /* Makes stream `own` wait for what another stream has gathered for the tensor. */
@@ -321,7 +321,7 @@ void hk_handover_expect(hk_engine *e) {
     image->segments = image->missing;
     if (image->expected > t->rounds) t->rounds = image->expected;
   }
-  hk_sums_reset(e);
+  hk_handover_reset_visits(e);
   hk_clip_blocks_expect(e);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots: device memory for gradients of route cpu on their way to the host. handover.c defines the
  * terms and writes to the slots; here images take slots, leave them for the host, and come back.
- * handover_sums.c decides which do so when.
+ * handover_accumulation.c decides which do so when.
  *
  * Homes: the room in which a piece's early weights wait for the norm is not used from when they
  * have been placed, before the next gradient comes, until the piece has been updated, for which its

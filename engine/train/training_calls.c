@@ -22,7 +22,7 @@ static hk_status note_failure(hk_engine *e, hk_status status) {
 hk_status hk_engine_flush(hk_engine *e, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&e->training->lock);
-  const hk_status status = note_failure(e, hk_sums_end_visits(e, err));
+  const hk_status status = note_failure(e, hk_handover_end_visits(e, err));
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the files of training. From the top, each calls those below it: training_calls.c (calls
- * between iterations), training.c (steps, waits), handover.c (gradients), handover_sums.c (several
- * backwards), runs.c (runs of the graph), clip_blocks.c (norms of blocks), handover_slots.c (copies
- * to the host and back), handover_squares.c (the norm), handover_streams.c (the caller's streams).
- * recording*.c: timelines. */
+ * between iterations), training.c (steps, waits), handover.c (gradients), handover_accumulation.c
+ * (several backwards), runs.c (runs of the graph), clip_blocks.c (norms of blocks),
+ * handover_slots.c (copies to the host and back), handover_squares.c (the norm), handover_streams.c
+ * (the caller's streams). recording*.c: timelines. */
 #ifndef HK_ENGINE_TRAIN_TRAINING_PRIVATE_H
 #define HK_ENGINE_TRAIN_TRAINING_PRIVATE_H
 
@@ -103,7 +103,7 @@ struct hk_training {
   uint64_t departures;             /* number of times that an image has left its slot */
   hk_image_state *images;
 
-  /* Sums of several backwards (handover_sums.c). */
+  /* Sums of several backwards (handover_accumulation.c). */
   int32_t promised; /* number of gradients of a tensor in a step, as the caller says; 0: as the step
                        before had */
   int32_t rounds;   /* most gradients that a tensor is expected to bring */
@@ -264,27 +264,27 @@ const hk_adamw_step *hk_engine_cpu_steps(hk_engine *e, const hk_op *op);
 bool hk_clip_blocks_choose(hk_engine *e, double max_norm, double loss_scale, hk_adamw_step *steps,
                            double *least);
 
-/* -- handover_sums.c --------------------------------------------------------------------------- */
+/* -- handover_accumulation.c ------------------------------------------------------------------- */
 
 /* Puts the images in the order of a backward through deep blocks first. */
-void hk_sums_open(hk_engine *e);
+void hk_handover_order_images(hk_engine *e);
 /* A new iteration: nothing has been visited, and images expect what they say. */
-void hk_sums_reset(hk_engine *e);
+void hk_handover_reset_visits(hk_engine *e);
 /* Whether the image will probably get more gradients than it has. */
-bool hk_sums_expects_more(const struct hk_training *t, const hk_image_state *image);
+bool hk_handover_expects_more(const struct hk_training *t, const hk_image_state *image);
 /* A segment is going to be gathered into the image, which is in a slot: begins a visit unless one
  * is under way. Then all that has been gathered before must have been launched, because images may
  * leave. */
-hk_status hk_sums_visit(hk_engine *e, int32_t image, hk_error *err);
+hk_status hk_handover_visit(hk_engine *e, int32_t image, hk_error *err);
 /* Ends a visit. The image stays in its slot if it is one of those that are kept, or if it expects
  * no more gradients. */
-hk_status hk_sums_end_visit(hk_engine *e, int32_t image, hk_error *err);
+hk_status hk_handover_end_visit(hk_engine *e, int32_t image, hk_error *err);
 /* Ends all visits: backward is over. */
-hk_status hk_sums_end_visits(hk_engine *e, hk_error *err);
+hk_status hk_handover_end_visits(hk_engine *e, hk_error *err);
 /* Fetches the sums that backward will need next into free slots. */
-hk_status hk_sums_fetch_ahead(hk_engine *e, hk_error *err);
+hk_status hk_handover_prefetch(hk_engine *e, hk_error *err);
 /* The slot, not a home, whose image can leave at the least cost. */
-int32_t hk_sums_victim(const hk_engine *e);
+int32_t hk_handover_victim(const hk_engine *e);
 
 /* -- recording.c ------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Errors of quantities, draws, and varied machines. */
-#include "sim/vary.h"
+#include "sim/sampling.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -23,11 +23,11 @@ static bool is_count(const hk_quantity_info *info) {
 }
 
 static bool says_no_effect(const hk_quantity_info *info, const hk_quantity *quantity) {
-  if (info->offset == offsetof(hk_machine, gpu_flops)) return true; /* see vary.h */
+  if (info->offset == offsetof(hk_machine, gpu_flops)) return true; /* see sampling.h */
   return quantity->value <= info->least || quantity->value >= info->most;
 }
 
-/* See vary.h. */
+/* see sampling.h. */
 static double scatter_of(const hk_quantity_info *info, hk_origin origin) {
   const bool sheet = origin == HK_ORIGIN_DATA_SHEET;
   if (strcmp(info->unit, "ns") == 0) return 1.1;
@@ -85,7 +85,7 @@ static uint64_t next(uint64_t *state) {
   return x ^ x >> 31;
 }
 
-void hk_draws_of(uint64_t seed, double z[HK_DRAWS]) {
+void hk_latin_hypercube(uint64_t seed, double z[HK_DRAWS]) {
   for (int i = 0; i < HK_DRAWS / 2; i++) {
     z[i] = upper[i];
     z[HK_DRAWS - 1 - i] = -upper[i];
@@ -100,7 +100,7 @@ void hk_draws_of(uint64_t seed, double z[HK_DRAWS]) {
 
 /* -- Changes ----------------------------------------------------------------------------------- */
 
-#define CORRELATION 0.9 /* see vary.h */
+#define CORRELATION 0.9 /* see sampling.h */
 
 /* Offsets in hk_machine of a kernel's rate in the limit of many threads and of its thread scale. */
 static const struct {
@@ -144,7 +144,7 @@ void hk_error_changes(const hk_machine *machine, const double *z, double *change
 
 /* -- Machines ---------------------------------------------------------------------------------- */
 
-void hk_machine_vary(const hk_machine *machine, const double *change, hk_machine *varied) {
+void hk_machine_perturb(const hk_machine *machine, const double *change, hk_machine *varied) {
   size_t n = 0;
   const hk_quantity_info *info = hk_quantity_list(&n);
   *varied = *machine;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-#include "sim/sums.h"
+#include "sim/accumulation.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +10,8 @@ static bool has_cpu_route(const hk_plan *plan) {
   return n[HK_ROUTE_CPU] > 0;
 }
 
-hk_status hk_sums_add(hk_plan *plans, size_t n, const hk_plan_settings *settings, size_t *origin,
-                      size_t *all, hk_error *err) {
+hk_status hk_accumulation_candidates(hk_plan *plans, size_t n, const hk_plan_settings *settings,
+                                     size_t *origin, size_t *all, hk_error *err) {
   *all = n;
   for (size_t i = 0; i < n; i++) {
     origin[i] = i;
@@ -28,8 +28,8 @@ hk_status hk_sums_add(hk_plan *plans, size_t n, const hk_plan_settings *settings
   return HK_OK;
 }
 
-void hk_sums_keep_best(hk_forecast *forecasts, size_t n, size_t all, const size_t *origin,
-                       int (*compare)(const void *, const void *)) {
+void hk_accumulation_keep_best(hk_forecast *forecasts, size_t n, size_t all, const size_t *origin,
+                               int (*compare)(const void *, const void *)) {
   for (size_t i = 0; i < all; i++) {
     hk_forecast *first = &forecasts[origin[i]], *f = &forecasts[i];
     const hk_accumulate how = hk_plan_accumulates(&f->plan);
@@ -52,7 +52,7 @@ void hk_sums_keep_best(hk_forecast *forecasts, size_t n, size_t all, const size_
   }
 }
 
-const char *hk_sums_reason(const hk_forecast *best, char *text, size_t size) {
+const char *hk_accumulation_reason(const hk_forecast *best, char *text, size_t size) {
   static const char *const ways[] = {"on the GPU", "in host memory, where the GPU adds to them",
                                      "in host memory by the CPU"};
   const hk_accumulate how = hk_plan_accumulates(&best->plan);

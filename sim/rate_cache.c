@@ -7,13 +7,13 @@
 
 #include "sim/state.h"
 
-uint64_t hk_recall_key(const hk_sim_state *s) {
+uint64_t hk_rate_cache_key(const hk_sim_state *s) {
   uint64_t key = 0;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {
     const int32_t lane = s->running[i];
     if (!s->active[lane].fluid) continue;
-    if (++n > HK_RECALL_LANES || lane >= UINT8_MAX) return 0;
+    if (++n > HK_RATE_CACHE_LANES || lane >= UINT8_MAX) return 0;
     key = key << 8 | (uint64_t)(lane + 1);
   }
   return key;
@@ -22,21 +22,21 @@ uint64_t hk_recall_key(const hk_sim_state *s) {
 /* Multiplicative hash (Knuth, The Art of Computer Programming, 6.4): the highest bits of the
  * product with 2^64 / golden ratio, which depend on all bits of the key. */
 static size_t slot_of(uint64_t key) {
-  _Static_assert(HK_RECALL_SLOTS == 1 << 6, "as many slots as 64 - 58 bits number");
+  _Static_assert(HK_RATE_CACHE_SLOTS == 1 << 6, "as many slots as 64 - 58 bits number");
   return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 58);
 }
 
 static double *used_of(const hk_sim_state *s, uint64_t key) {
-  return s->recalled_used + slot_of(key) * (size_t)s->n_resources;
+  return s->rate_cache_used + slot_of(key) * (size_t)s->n_resources;
 }
 
-static const hk_recalled *known_of(const hk_sim_state *s, uint64_t key) {
-  const hk_recalled *known = &s->recalled[slot_of(key)];
+static const hk_cached_rates *known_of(const hk_sim_state *s, uint64_t key) {
+  const hk_cached_rates *known = &s->rate_cache[slot_of(key)];
   return key != 0 && known->fluid == key && known->demands == s->demands ? known : NULL;
 }
 
-bool hk_recall(hk_sim_state *s, uint64_t key) {
-  const hk_recalled *known = known_of(s, key);
+bool hk_rate_cache_get(hk_sim_state *s, uint64_t key) {
+  const hk_cached_rates *known = known_of(s, key);
   if (known == NULL) return false;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {
@@ -47,9 +47,9 @@ bool hk_recall(hk_sim_state *s, uint64_t key) {
   return true;
 }
 
-void hk_recall_keep(hk_sim_state *s, uint64_t key) {
+void hk_rate_cache_put(hk_sim_state *s, uint64_t key) {
   if (key == 0) return;
-  hk_recalled *known = &s->recalled[slot_of(key)];
+  hk_cached_rates *known = &s->rate_cache[slot_of(key)];
   known->fluid = key;
   known->demands = s->demands;
   int n = 0;
@@ -60,8 +60,8 @@ void hk_recall_keep(hk_sim_state *s, uint64_t key) {
   memcpy(used_of(s, key), s->used, (size_t)s->n_resources * sizeof *s->used);
 }
 
-bool hk_recall_agrees(const hk_sim_state *s, uint64_t key) {
-  const hk_recalled *known = known_of(s, key);
+bool hk_rate_cache_agrees(const hk_sim_state *s, uint64_t key) {
+  const hk_cached_rates *known = known_of(s, key);
   if (known == NULL) return true;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* The configuration file becomes options, a candidate under runtime deepspeed, and a forecast. */
-#include "cli/yours.h"
+#include "cli/baseline.h"
 
 #include <stdio.h>
 
@@ -9,11 +9,11 @@
 #include "cli/print/report_uncertainty.h"
 #include "cli/print/screen.h"
 
-hk_status hk_yours_read(hk_args *args, hk_yours *yours, hk_error *err) {
+hk_status hk_baseline_read(hk_args *args, hk_baseline *baseline, hk_error *err) {
   if (!args->from) return HK_OK;
-  hk_train_config *config = &yours->config;
+  hk_train_config *config = &baseline->config;
   HK_TRY(hk_train_config_load(args->from, config, err));
-  yours->path = args->from;
+  baseline->path = args->from;
   if (!(args->given & HK_OPTION(GPUS)) && config->gpus > 0) args->gpus = config->gpus;
   if (!(args->given & HK_OPTION(NODES)) && config->nodes > 0) args->nodes = config->nodes;
   if (!(args->given & HK_OPTION(TP)) && config->tp > 0) args->tp = config->tp;
@@ -47,9 +47,9 @@ static hk_status settle_batch(const hk_train_config *config, int dp, int64_t *mi
   return HK_OK;
 }
 
-static hk_status set_batch(const hk_args *args, hk_setup *setup, const hk_yours *yours,
+static hk_status set_batch(const hk_args *args, hk_setup *setup, const hk_baseline *baseline,
                            hk_error *err) {
-  const hk_train_config *config = &yours->config;
+  const hk_train_config *config = &baseline->config;
   hk_job *job = &setup->job;
   const bool micro_given = args->given & HK_OPTION(MICRO_BATCH);
   const bool accum_given = args->given & HK_OPTION(GRAD_ACCUM);
@@ -57,7 +57,7 @@ static hk_status set_batch(const hk_args *args, hk_setup *setup, const hk_yours 
   int64_t accum = config->grad_accum > 0 ? config->grad_accum : job->grad_accum;
   if (!micro_given && !accum_given &&
       settle_batch(config, hk_job_dp(job), &micro, &accum, err) != HK_OK)
-    return hk_fail_prefix(err, "%s", yours->path);
+    return hk_fail_prefix(err, "%s", baseline->path);
   if (!micro_given) job->micro_batch = (int)micro;
   if (!accum_given) job->grad_accum = (int)accum;
   return hk_job_check(job, &setup->model, err);
@@ -130,34 +130,36 @@ static void note_old_placement(hk_train_config *config, size_t n) {
            config->ratio, on_gpu, n, before);
 }
 
-hk_status hk_yours_simulate(const hk_args *args, hk_setup *setup, hk_yours *yours, hk_error *err) {
-  if (!yours->path) return HK_OK;
-  HK_TRY(set_batch(args, setup, yours, err));
+hk_status hk_baseline_simulate(const hk_args *args, hk_setup *setup, hk_baseline *baseline,
+                               hk_error *err) {
+  if (!baseline->path) return HK_OK;
+  HK_TRY(set_batch(args, setup, baseline, err));
   const bool given = args->given & HK_OPTION(FLUSH);
-  const hk_flush flush = given                  ? setup->flush
-                         : yours->config.pinned ? HK_FLUSH_ASYNC
-                                                : HK_FLUSH_SYNC;
-  HK_TRY(forecast(setup, &yours->config, flush, &yours->forecast, err));
-  note_idle_ratio(&yours->config, yours->forecast.plan.n_subgroups);
-  note_old_placement(&yours->config, yours->forecast.plan.n_subgroups);
-  note_options(setup, &yours->config);
-  if (yours->forecast.feasible)
-    HK_TRY(hk_uncertainty_make(&yours->forecast, 1, &setup->machine, &yours->uncertainty, err));
-  if (given || flush == HK_FLUSH_SYNC || !yours->config.offload) return HK_OK;
+  const hk_flush flush = given                     ? setup->flush
+                         : baseline->config.pinned ? HK_FLUSH_ASYNC
+                                                   : HK_FLUSH_SYNC;
+  HK_TRY(forecast(setup, &baseline->config, flush, &baseline->forecast, err));
+  note_idle_ratio(&baseline->config, baseline->forecast.plan.n_subgroups);
+  note_old_placement(&baseline->config, baseline->forecast.plan.n_subgroups);
+  note_options(setup, &baseline->config);
+  if (baseline->forecast.feasible)
+    HK_TRY(
+        hk_uncertainty_make(&baseline->forecast, 1, &setup->machine, &baseline->uncertainty, err));
+  if (given || flush == HK_FLUSH_SYNC || !baseline->config.offload) return HK_OK;
   hk_forecast sync = {0};
-  HK_TRY(forecast(setup, &yours->config, HK_FLUSH_SYNC, &sync, err));
-  yours->sync_ns = sync.iteration_ns;
+  HK_TRY(forecast(setup, &baseline->config, HK_FLUSH_SYNC, &sync, err));
+  baseline->sync_ns = sync.iteration_ns;
   hk_forecast_free(&sync);
   return HK_OK;
 }
 
-void hk_yours_free(hk_yours *yours) {
-  hk_uncertainty_free(&yours->uncertainty);
-  if (yours->path) hk_forecast_free(&yours->forecast);
+void hk_baseline_free(hk_baseline *baseline) {
+  hk_uncertainty_free(&baseline->uncertainty);
+  if (baseline->path) hk_forecast_free(&baseline->forecast);
 }
 
-const hk_row_error *hk_yours_error(const hk_yours *yours) {
-  return yours->uncertainty.n > 0 ? yours->uncertainty.rows : NULL;
+const hk_row_error *hk_baseline_error(const hk_baseline *baseline) {
+  return baseline->uncertainty.n > 0 ? baseline->uncertainty.rows : NULL;
 }
 
 /* -- Printing ---------------------------------------------------------------------------------- */
@@ -169,53 +171,54 @@ const hk_forecast *hk_best_stock(const hk_ranking *ranking, hk_framework framewo
 }
 
 /* "WHAT: TITLE (RUNTIME), 854.3 ms/iteration, 4.40 x as fast as yours". */
-static void print_better(const char *what, const hk_forecast *other, const hk_yours *yours) {
+static void print_better(const char *what, const hk_forecast *other, const hk_baseline *baseline) {
   char title[96], times[64] = "";
-  if (yours->forecast.feasible)
+  if (baseline->forecast.feasible)
     snprintf(times, sizeof times, ", %.2f x as fast as yours",
-             (double)yours->forecast.iteration_ns / (double)hk_max(1, other->iteration_ns));
+             (double)baseline->forecast.iteration_ns / (double)hk_max(1, other->iteration_ns));
   hk_print_text(0, 2, "%s: %s (%s), %.1f ms/iteration%s", what,
                 hk_forecast_title(other, title, sizeof title), hk_runtime_name(other->plan.runtime),
                 hk_ms(other->iteration_ns), times);
 }
 
-void hk_yours_print(const hk_yours *yours, const hk_ranking *ranking, bool quiet) {
-  if (!yours->path) return;
-  const hk_forecast *own = &yours->forecast;
-  const hk_forecast *stock = hk_best_stock(ranking, yours->config.framework);
-  const hk_row_error *error = hk_yours_error(yours);
+void hk_baseline_print(const hk_baseline *baseline, const hk_ranking *ranking, bool quiet) {
+  if (!baseline->path) return;
+  const hk_forecast *own = &baseline->forecast;
+  const hk_forecast *stock = hk_best_stock(ranking, baseline->config.framework);
+  const hk_row_error *error = hk_baseline_error(baseline);
   char title[96], time[64];
   hk_forecast_title(own, title, sizeof title);
   hk_format_ms(own->iteration_ns, error ? &error->iteration : NULL, time, sizeof time);
   if (own->feasible)
-    hk_print_text(0, 2, "yours (%s): %s under %s, %s ms/iteration, %.0f tokens/s", yours->path,
-                  title, hk_framework_titles[yours->config.framework], time, own->tokens_per_s);
+    hk_print_text(0, 2, "yours (%s): %s under %s, %s ms/iteration, %.0f tokens/s", baseline->path,
+                  title, hk_framework_titles[baseline->config.framework], time, own->tokens_per_s);
   else
-    hk_print_text(0, 2, "yours (%s): %s does not fit: %s", yours->path, title, own->problem);
-  if (yours->sync_ns > 0 && own->feasible)
+    hk_print_text(0, 2, "yours (%s): %s does not fit: %s", baseline->path, title, own->problem);
+  if (baseline->sync_ns > 0 && own->feasible)
     hk_print_text(2, 0,
                   "with DeepSpeed before 0.19.5, which copies gradients synchronously: %.1f ms",
-                  hk_ms(yours->sync_ns));
+                  hk_ms(baseline->sync_ns));
   if (stock && (!own->feasible || stock->iteration_ns < own->iteration_ns))
-    print_better("better by configuration alone (--emit)", stock, yours);
+    print_better("better by configuration alone (--emit)", stock, baseline);
   const hk_forecast *best = ranking->n_fit > 0 ? ranking->forecasts : NULL;
-  if (best && best != stock) print_better("best", best, yours);
-  for (int i = 0; i < yours->config.n_notes && !quiet; i++)
-    hk_print_text(0, 2, "note: %s: %s", yours->path, yours->config.notes[i]);
+  if (best && best != stock) print_better("best", best, baseline);
+  for (int i = 0; i < baseline->config.n_notes && !quiet; i++)
+    hk_print_text(0, 2, "note: %s: %s", baseline->path, baseline->config.notes[i]);
 }
 
-hk_status hk_yours_json(const hk_yours *yours, const hk_machine *machine, cJSON *root, bool *ok,
-                        hk_error *err) {
-  if (!yours->path) return HK_OK;
+hk_status hk_baseline_json(const hk_baseline *baseline, const hk_machine *machine, cJSON *root,
+                           bool *ok, hk_error *err) {
+  if (!baseline->path) return HK_OK;
   cJSON *object = hk_put_object(root, "yours", ok);
   hk_put_string(object, "schema", "hocket.forecast/1", ok);
-  hk_put_string(object, "file", yours->path, ok);
-  hk_put_string(object, "framework", hk_framework_titles[yours->config.framework], ok);
-  HK_TRY(hk_report_json(&yours->forecast, machine, object, err));
-  hk_report_forecast_error_json(&yours->uncertainty, &yours->forecast, object, ok);
-  if (yours->sync_ns > 0) hk_put_number(object, "sync_iteration_ms", hk_ms(yours->sync_ns), ok);
+  hk_put_string(object, "file", baseline->path, ok);
+  hk_put_string(object, "framework", hk_framework_titles[baseline->config.framework], ok);
+  HK_TRY(hk_report_json(&baseline->forecast, machine, object, err));
+  hk_report_forecast_error_json(&baseline->uncertainty, &baseline->forecast, object, ok);
+  if (baseline->sync_ns > 0)
+    hk_put_number(object, "sync_iteration_ms", hk_ms(baseline->sync_ns), ok);
   cJSON *notes = hk_put_array(object, "notes", ok);
-  for (int i = 0; i < yours->config.n_notes; i++)
-    hk_append_item(notes, cJSON_CreateString(yours->config.notes[i]), ok);
+  for (int i = 0; i < baseline->config.n_notes; i++)
+    hk_append_item(notes, cJSON_CreateString(baseline->config.notes[i]), ok);
   return HK_OK;
 }

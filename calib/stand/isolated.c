@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Loads that run alone. They time a call, without the work around it (mapping, unmapping), or the
- * interval between two events of the GPU. */
+/* Loads that run in isolation, without another load. They time a call, without the work around it
+ * (mapping, unmapping), or the interval between two events of the GPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,7 +241,7 @@ static hk_status run_memory(hk_stand_job *job, hk_error *err) {
 
 /* ---- All kinds ------------------------------------------------------------------------------- */
 
-void hk_stand_alone_run(hk_stand_job *job) {
+void hk_stand_isolated_run(hk_stand_job *job) {
   switch (job->load->kind) {
     case HK_LOAD_SYNC:
       job->err.status = run_each(job, launch_and_wait, &job->err);

@@ -49,7 +49,7 @@ static void move_last(struct hk_training *t, int32_t image) {
   append(t, image);
 }
 
-void hk_sums_open(hk_engine *e) {
+void hk_handover_order_images(hk_engine *e) {
   struct hk_training *t = e->training;
   t->first = t->last = -1;
   for (int32_t i = e->state.n_images; i-- > 0;) {
@@ -57,7 +57,7 @@ void hk_sums_open(hk_engine *e) {
   }
 }
 
-void hk_sums_reset(hk_engine *e) {
+void hk_handover_reset_visits(hk_engine *e) {
   struct hk_training *t = e->training;
   t->surprised = false;
   t->n_open = t->keep_credit = 0;
@@ -71,7 +71,7 @@ void hk_sums_reset(hk_engine *e) {
   }
 }
 
-bool hk_sums_expects_more(const struct hk_training *t, const hk_image_state *image) {
+bool hk_handover_expects_more(const struct hk_training *t, const hk_image_state *image) {
   if (t->surprised) return image->expected > 0 || image->most > 0;
   return image->most < image->expected;
 }
@@ -99,12 +99,12 @@ static hk_status end_stale_visits(hk_engine *e, hk_error *err) {
     if (image < 0 || !t->images[image].visited) continue;
     const hk_image_state *i = &t->images[image];
     const bool stale = t->visits - i->touched > linger;
-    if (stale && hk_sums_expects_more(t, i)) HK_TRY(hk_sums_end_visit(e, image, err));
+    if (stale && hk_handover_expects_more(t, i)) HK_TRY(hk_handover_end_visit(e, image, err));
   }
   return HK_OK;
 }
 
-hk_status hk_sums_visit(hk_engine *e, int32_t image, hk_error *err) {
+hk_status hk_handover_visit(hk_engine *e, int32_t image, hk_error *err) {
   struct hk_training *t = e->training;
   hk_image_state *i = &t->images[image];
   if (i->home >= 0) return HK_OK;
@@ -117,7 +117,7 @@ hk_status hk_sums_visit(hk_engine *e, int32_t image, hk_error *err) {
   move_last(t, image);
   i->touched = ++t->visits;
   HK_TRY(end_stale_visits(e, err));
-  return hk_sums_fetch_ahead(e, err);
+  return hk_handover_prefetch(e, err);
 }
 
 /* Of the images whose visits end, n_keeping in n_passing are kept, at even distances. */
@@ -129,32 +129,32 @@ static void decide(struct hk_training *t, hk_image_state *i) {
   if (i->kept) t->keep_credit -= t->n_passing;
 }
 
-hk_status hk_sums_end_visit(hk_engine *e, int32_t image, hk_error *err) {
+hk_status hk_handover_end_visit(hk_engine *e, int32_t image, hk_error *err) {
   struct hk_training *t = e->training;
   hk_image_state *i = &t->images[image];
   i->visited = false;
-  if (!hk_sums_expects_more(t, i)) return HK_OK;
+  if (!hk_handover_expects_more(t, i)) return HK_OK;
   decide(t, i);
   return i->kept ? HK_OK : hk_handover_leave_slot(e, i->slot, HK_LEAVE_COPY, err);
 }
 
-hk_status hk_sums_end_visits(hk_engine *e, hk_error *err) {
+hk_status hk_handover_end_visits(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   for (int32_t s = 0; s < t->n_slots + t->n_homes; s++) {
     const int32_t image = t->slots[s].image;
     if (image < 0) continue;
-    if (!hk_sums_expects_more(t, &t->images[image])) {
+    if (!hk_handover_expects_more(t, &t->images[image])) {
       HK_TRY(hk_handover_leave_slot(e, s, HK_LEAVE_COPY, err));
     } else if (t->images[image].visited) {
-      HK_TRY(hk_sums_end_visit(e, image, err));
+      HK_TRY(hk_handover_end_visit(e, image, err));
     }
   }
-  return hk_sums_fetch_ahead(e, err);
+  return hk_handover_prefetch(e, err);
 }
 
 /* -- Slots ------------------------------------------------------------------------------------- */
 
-hk_status hk_sums_fetch_ahead(hk_engine *e, hk_error *err) {
+hk_status hk_handover_prefetch(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   int32_t n_free = 0, fetched = 0, open = t->surprised ? INT32_MAX : t->n_open;
   if (t->rounds <= 1 && !t->surprised) return HK_OK;
@@ -164,7 +164,7 @@ hk_status hk_sums_fetch_ahead(hk_engine *e, hk_error *err) {
   }
   int64_t room = hk_min(n_free, MOST_AHEAD - fetched);
   for (int32_t i = t->first; i >= 0 && room > 0 && open > 0; i = t->images[i].after) {
-    if (!hk_sums_expects_more(t, &t->images[i])) continue;
+    if (!hk_handover_expects_more(t, &t->images[i])) continue;
     open--;
     if (t->images[i].slot >= 0) continue;
     room--; /* also for an image that has no sums yet: it will need a slot first */
@@ -184,7 +184,7 @@ static bool leaves_before(const struct hk_training *t, const hk_slot *a, const h
   return i->touched < j->touched;
 }
 
-int32_t hk_sums_victim(const hk_engine *e) {
+int32_t hk_handover_victim(const hk_engine *e) {
   const struct hk_training *t = e->training;
   int32_t victim = 0;
   for (int32_t s = 1; s < t->n_slots; s++) {

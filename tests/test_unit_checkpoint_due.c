@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hk_saving_is_due: whether a run saves its state between two steps. */
-#include "cli/saving.h"
+/* hk_checkpoint_is_due: whether a run saves its state between two steps. */
+#include "cli/checkpoint_due.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,18 +13,18 @@
 
 static void test_by_steps(void **state) {
   (void)state;
-  assert_false(hk_saving_is_due(5, 4, 10000 * S, 0));
-  assert_true(hk_saving_is_due(5, 5, 0, 1000 * S));
+  assert_false(hk_checkpoint_is_due(5, 4, 10000 * S, 0));
+  assert_true(hk_checkpoint_is_due(5, 5, 0, 1000 * S));
 }
 
 /* Every 600 s, or less often if saving took longer than 600 s / 20: at most 1/20 of the time. */
 static void test_by_time(void **state) {
   (void)state;
-  assert_false(hk_saving_is_due(0, 1000000, 599 * S, 0));
-  assert_true(hk_saving_is_due(0, 1, 600 * S, 0));
-  assert_true(hk_saving_is_due(0, 1, 600 * S, 30 * S));
-  assert_false(hk_saving_is_due(0, 1, 600 * S, 31 * S));
-  assert_true(hk_saving_is_due(0, 1, 20 * 31 * S, 31 * S));
+  assert_false(hk_checkpoint_is_due(0, 1000000, 599 * S, 0));
+  assert_true(hk_checkpoint_is_due(0, 1, 600 * S, 0));
+  assert_true(hk_checkpoint_is_due(0, 1, 600 * S, 30 * S));
+  assert_false(hk_checkpoint_is_due(0, 1, 600 * S, 31 * S));
+  assert_true(hk_checkpoint_is_due(0, 1, 20 * 31 * S, 31 * S));
 }
 
 int main(void) {

@@ -29,8 +29,8 @@
  * In 21 calibrations of H200 nodes with 16 cores (2026-11-21 to 23) it is 0.905: ln r scatters by
  * 0.244, ln n0 by 0.340, and ln R by 0.118, 0.110, 0.130 and 0.146 on 4, 8, 13 and 16 threads.
  * Independent z would give 0.36, 0.32, 0.29 and 0.27. */
-#ifndef HK_SIM_VARY_H
-#define HK_SIM_VARY_H
+#ifndef HK_SIM_SAMPLING_H
+#define HK_SIM_SAMPLING_H
 
 #include "core/machine/machine.h"
 
@@ -56,10 +56,10 @@ void hk_error_changes(const hk_machine *machine, const double *z, double *change
 #define HK_DRAWS 24 /* even: no draw is the profile itself */
 /* z of each draw: a Latin hypercube. The normal distribution is cut into HK_DRAWS parts of equal
  * probability; each part's median is used once, in an order that depends on the seed. */
-void hk_draws_of(uint64_t seed, double z[HK_DRAWS]);
+void hk_latin_hypercube(uint64_t seed, double z[HK_DRAWS]);
 
 /* A copy of `machine` with every value x exp(change[i]), i: index in hk_quantity_list. The copy
  * borrows machine's strings and document and must not be freed. */
-void hk_machine_vary(const hk_machine *machine, const double *change, hk_machine *varied);
+void hk_machine_perturb(const hk_machine *machine, const double *change, hk_machine *varied);
 
 #endif
