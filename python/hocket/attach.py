@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from . import _abi
 from .blocks import Block, find_blocks
-from .describe import Call, Costs, measure
+from .describe import Call, Costs, measure, on_fakes
 from .direct import Direct
 from .errors import HocketUsageError
 from .gates import Arrival, CompiledCall, GatedParameters, Hook
@@ -207,9 +207,14 @@ class Attachment:
         call, self._call, kept = self._call, None, self._trace
         self._trace, self.busy = None, False
         try:
-            return measure(self.model, call, blocks)
-        except HocketUsageError as error:
-            warnings.warn(f'hocket: plan="auto" knows no FLOPs and activations: {error}')
+            # No real forward: a backward is under way, with all its activations.
+            return measure(self.model, call, blocks, on_fakes)
+        except Exception as error:
+            warnings.warn(
+                'hocket: plan="auto" knows no FLOPs and activations, because the forward cannot '
+                f"run on shapes alone ({error}); hocket.profile(model, batch) measures them, for "
+                "a file of hocket plan"
+            )
             return None
         finally:
             self._trace, self.busy = kept, True

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model document (schema hocket.model/1) that ``hocket plan --model FILE`` reads."""
+"""The model document (schema hocket.model/1) that ``hocket plan --model FILE`` reads.
+
+FLOPs and bytes come from a forward on fake tensors, which have shapes and no values. Where the
+forward looks at values, they come from a real one.
+"""
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import (
     Any,
@@ -23,6 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .blocks import Block, find_blocks
 from .errors import HocketUsageError
+
+log = logging.getLogger("hocket")
 
 SCHEMA = "hocket.model/1"
 TYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -45,6 +52,10 @@ def describe(
     """Describes a model for planning. Nothing is computed: shapes are propagated with fake
     tensors, so a model of any size on any device will do, "meta" included.
 
+    A forward that looks at values (``.item()``, routing by mask) cannot run on shapes. It is run
+    twice as it is, where model and batch lie; memory and time are those of a forward. Weights,
+    buffers, gradients and the random state stay as they are.
+
     Args:
         model: the model. Parameters that do not require gradients count as "frozen_bytes" of their
             blocks only.
@@ -58,8 +69,15 @@ def describe(
 
     Raises:
         HocketUsageError: no parameter requires a gradient, a type that hocket cannot hold, or a
-            forward that looks at values.
+            forward that looks at values, of a model or batch on "meta".
     """
+    return described(model, batch, accumulate)[0]
+
+
+def described(
+    model: nn.Module, batch: Any, accumulate: Optional[torch.dtype]
+) -> Tuple[Dict[str, Any], List[Block]]:
+    """The document of describe(), and the blocks."""
     named = [
         (name, param)
         for name, param in model.named_parameters()
@@ -72,11 +90,11 @@ def describe(
     blocks = find_blocks(model, names, order)
     if batch is not None:
         costs = measure(model, batch, blocks)
-    described = document(type(model).__name__, named, blocks, costs, accumulate)
+    out = document(type(model).__name__, named, blocks, costs, accumulate)
     for number, size in enumerate(frozen_bytes(model, blocks)):
         if size:
-            described["blocks"][number]["frozen_bytes"] = size
-    return described
+            out["blocks"][number]["frozen_bytes"] = size
+    return out, blocks
 
 
 def frozen_bytes(model: nn.Module, blocks: Sequence[Block]) -> List[int]:
@@ -145,7 +163,7 @@ def _tail(text: str, most: int) -> str:
     return text
 
 
-# -- Running a model on fake tensors -----------------------------------------------------------
+# -- Running a model -----------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
@@ -198,13 +216,57 @@ def _fake(mode: Any, value: Tensor) -> Tensor:
         return fake.requires_grad_(value.requires_grad)
 
 
-def on_fakes(model: nn.Module, batch: Any, around: Callable[[Callable[[], Any], Any], Any]) -> Any:
-    """Calls ``around(forward, fake state)`` in a fake mode; ``forward()`` runs the model."""
-    from torch._subclasses.fake_tensor import (
-        DataDependentOutputException,
-        DynamicOutputShapeException,
-        FakeTensorMode,
+Around = Callable[[Callable[[], Any], Dict[str, Tensor]], Any]
+"""Gets a function that runs the model, and the tensors that stand for its state, by name."""
+
+
+def observed(model: nn.Module, batch: Any, around: Around) -> Any:
+    """Calls `around` for a forward on fake tensors; if that fails, for a real one."""
+    try:
+        return on_fakes(model, batch, around)
+    except Exception as error:
+        # Of many kinds: what reads values says so in its own way (.item(), .tolist(), numpy(),
+        # a kernel that asks for an address).
+        if _without_values(model, batch):
+            raise _looks_at_values(error) from error
+        log.info("a real forward describes the model, because shapes alone do not: %s", error)
+    return on_reals(model, batch, around)
+
+
+def _without_values(model: nn.Module, batch: Any) -> bool:
+    tensors = (*model.parameters(), *model.buffers(), *tensors_in(arguments(batch)))
+    return any(tensor.device.type == "meta" for tensor in tensors)
+
+
+def _looks_at_values(error: Exception) -> HocketUsageError:
+    return HocketUsageError(
+        f"the model's forward cannot run on shapes alone ({error}): give model and batch memory "
+        "and values, so that a real forward is run, describe the model without a batch, or take "
+        "a batch that needs no look at values (for transformers: without attention_mask)"
     )
+
+
+def on_reals(model: nn.Module, batch: Any, around: Around) -> Any:
+    """Calls ``around(forward, state)``; ``forward()`` runs the model as it is, with copies of its
+    buffers. Neither they nor the random state change."""
+    state: Dict[str, Tensor] = {}
+    copies: Dict[int, Tensor] = {}
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        state[name] = copies.setdefault(id(buffer), buffer.detach().clone())
+    state.update(model.named_parameters(remove_duplicate=False))
+    args, kwargs = arguments(batch)
+
+    def forward() -> Any:
+        return torch.func.functional_call(model, state, args, kwargs, tie_weights=False)
+
+    devices = {tensor.device for tensor in state.values() if tensor.device.type == "cuda"}
+    with torch.random.fork_rng([device.index for device in devices]), torch.enable_grad():
+        return around(forward, state)
+
+
+def on_fakes(model: nn.Module, batch: Any, around: Around) -> Any:
+    """Calls ``around(forward, fake state)`` in a fake mode; ``forward()`` runs the model."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     state: Dict[str, Tensor] = {}
@@ -222,15 +284,8 @@ def on_fakes(model: nn.Module, batch: Any, around: Callable[[Callable[[], Any], 
     def forward() -> Any:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=False)
 
-    try:
-        with mode, torch.enable_grad():
-            return around(forward, state)
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise HocketUsageError(
-            f"the model's forward looks at values ({error}), which shapes alone do not have: "
-            "describe it without a batch, or with a batch that needs no such look (for "
-            "transformers: without attention_mask)"
-        ) from error
+    with mode, torch.enable_grad():
+        return around(forward, state)
 
 
 class _Order(TorchDispatchMode):
@@ -270,7 +325,7 @@ def trace_order(model: nn.Module, batch: Any) -> Dict[str, int]:
             forward()
         return order.order
 
-    found: Dict[str, int] = on_fakes(model, batch, around)
+    found: Dict[str, int] = observed(model, batch, around)
     return found
 
 
@@ -292,17 +347,18 @@ class _Meter(TorchDispatchMode):
         self._known: Dict[int, int] = {}
         self._saved: Dict[int, int] = {}
 
-    def watch(self, storage: Any) -> None:
+    def watch(self, storage: Any, counts: bool = True) -> None:
         key = storage._cdata
         if key in self._known:
             return
-        self._known[key] = size = storage.nbytes()
+        self._known[key] = size = storage.nbytes() if counts else 0
         self.live += size
         self.peak[self.current] = max(self.peak[self.current], self.live)
         weakref.finalize(storage, self._gone, key)
 
     def _gone(self, key: int) -> None:
         self.live -= self._known.pop(key, 0)
+        self._saved.pop(key, None)  # the next storage may lie at the same address
 
     def save(self, tensor: Tensor) -> Tensor:
         """A saved_tensors hook: a block keeps what its operations save, each storage once.
@@ -322,6 +378,7 @@ class _Meter(TorchDispatchMode):
             block = self.block_of.get(id(value))
             if block is not None and block > self.current:
                 self.current = block
+            self.watch(value.untyped_storage(), False)  # what no operation has made is the caller's
         out = func(*args, **kwargs)
         counter = self.registry.get(func._overloadpacket)
         if counter is not None:
@@ -349,10 +406,18 @@ def _unregistered_flops(name: str, args: Any, out: Any) -> float:
     return 0.0
 
 
-def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:
-    """FLOPs and bytes of each block's forward, from shapes.
+def measure(
+    model: nn.Module,
+    batch: Any,
+    blocks: Sequence[Block],
+    run: Callable[[nn.Module, Any, Around], Any] = observed,
+) -> Costs:
+    """FLOPs and bytes of each block's forward.
 
     A block begins where one of its parameters is used for the first time.
+
+    Args:
+        run: observed, on_fakes or on_reals.
     """
     number_of = {name: n for n, block in enumerate(blocks) for name in block.tensors}
 
@@ -390,7 +455,7 @@ def measure(model: nn.Module, batch: Any, blocks: Sequence[Block]) -> Costs:
         meter.peak[last], meter.flops[last] = before
         return max(0, found)
 
-    meter: _Meter = on_fakes(model, batch, around)
+    meter: _Meter = run(model, batch, around)
     workspace, held = [], 0
     for number in range(len(blocks)):
         held += meter.saved[number]

@@ -37,9 +37,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _abi
-from .blocks import Block, find_blocks
+from .blocks import Block
 from .busy import BYTES, BusyTeam
-from .describe import arguments, describe, scalar_of, tensors_in, trace_order
+from .describe import arguments, described, scalar_of, tensors_in
 from .errors import MACHINE, HocketError
 
 SECONDS = 2.0
@@ -90,13 +90,7 @@ def profile(
         passes. Whole passes and host times count with their lower quartile, because the
         disturbances of a host only lengthen them; GPU times with their median.
     """
-    out = describe(model, batch, accumulate=accumulate)
-    blocks = find_blocks(
-        model,
-        [n for n, p in model.named_parameters() if p.requires_grad and p.numel()],
-        trace_order(model, batch),
-    )
-    assert len(out["tensors"]) == sum(len(block.tensors) for block in blocks)
+    out, blocks = described(model, batch, accumulate)
     run = _Run(model, batch, loss, blocks)
     grads = [param.grad for param in model.parameters()]
     try:
