@@ -6,7 +6,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 build_packages=(gcc libc6-dev cmake ninja-build pkg-config libcjson-dev libglpk-dev libgsl-dev
-  libhwloc-dev libsqlite3-dev libxxhash-dev)
+  libhwloc-dev libsqlite3-dev libxxhash-dev libyaml-dev)
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
@@ -32,6 +32,7 @@ has() {
     libhwloc-dev) finds_header hwloc.h ;;
     libsqlite3-dev) finds_header sqlite3.h ;;
     libxxhash-dev) finds_header xxhash.h ;;
+    libyaml-dev) finds_header yaml.h ;;
     clang) command -v clang >/dev/null ;;
     libomp-dev) printf '#include <omp.h>\n' | clang -fopenmp -E -x c - >/dev/null 2>&1 ;;
     g++) command -v "${CXX:-c++}" >/dev/null ;;

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "core/base/json.h"
-#include "traces/plain_yaml.h"
 #include "traces/train_config.h"
+#include "traces/yaml.h"
 
 static char path[] = P_tmpdir "/hocket-config-XXXXXX";
 
@@ -211,23 +211,28 @@ static void test_yaml(void **state) {
     const char *text, *says;
   } wrong[] = {
       {"a: 1\na: 2\n", "line 2: key 'a' again"},
-      {"a:\n\tb: 1\n", "line 2: indented with a tab"},
-      {"a:\n- 1\n", "line 2: a list"},
-      {"a: [1, 2]\n", "expected a plain value"},
-      {"a: &x 1\n", "expected a plain value"},
-      {"a: |\n  text\n", "expected a plain value"},
-      {"a: \"x\\ny\"\n", "without escapes"},
-      {"hello\n", "expected KEY: VALUE"},
-      {"a: 1\n  b: 2\n", "line 2: indented by 2"},
-      {"a:\n    b: 1\n  c: 2\n", "line 3: indented by 2"},
+      {"a:\n\tb: 1\n", "line 2: not YAML: found character that cannot start any token"},
+      {"a: 1\nb: &x 1\n", "line 2: expected a plain value, got an anchor"},
+      {"a: &x\n  b: 1\n", "line 1: expected a plain value"},
+      {"a: &x [1]\n", "line 1: expected a plain value"},
+      {"a: 1\nb: *a\n", "line 2: expected a plain value"},
+      {"a: !!python/tuple [1]\n", "line 1: expected a plain value"},
+      {"a: 1\nb: \"x\\0y\"\n", "line 2: a NUL byte"},
+      {"a: 1\n\nb: \x01\n", "line 3: not YAML: control characters are not allowed"},
+      {"[a, b]: 1\n", "line 1: expected a key"},
+      {"hello\n", "line 1: expected KEY: VALUE"},
+      {"- a\n", "line 1: expected KEY: VALUE"},
+      {"a: 1\n  b: 2\n", "line 2: not YAML: mapping values are not allowed"},
+      {"a:\n    b: 1\n  c: 2\n", "line 3: not YAML: did not find expected key"},
       {"a:\n b:\n  c:\n   d:\n    e:\n     f:\n      g:\n       h:\n        i: 1\n", "8 levels"},
+      {"a: [[[[[[[[1]]]]]]]]\n", "8 levels"},
       {"# nothing\n", "holds no key"},
-      {"a: 1\n---\nb: 2\n", "line 2"},
+      {"a: 1\n---\nb: 2\n", "line 2: another document"},
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     cJSON *root = NULL;
     hk_error err = {0};
-    assert_int_equal(hk_plain_yaml_parse(wrong[i].text, strlen(wrong[i].text), "f", &root, &err),
+    assert_int_equal(hk_yaml_parse(wrong[i].text, strlen(wrong[i].text), "f", &root, &err),
                      HK_INPUT);
     assert_null(root);
     if (!strstr(err.message, wrong[i].says))
@@ -235,13 +240,16 @@ static void test_yaml(void **state) {
   }
   static const char text[] =
       "---\r\nx: -1.5\r\nt: yes\nn: ~\ns: a b #c\nq: 'a # b'\ne: 1e9\nm:\n  k:\n    z: {}\n  w: 2\n"
-      "empty:\nlast: \"\"";
+      "empty:\nflow: {a: [1, 'no'], b: []}\nlist:\n- x\n- k: 2\nblock: |\n  one\n  two\nlast: "
+      "\"a\\nb\"";
   static const char same[] =
       "{\"x\": -1.5, \"t\": true, \"n\": null, \"s\": \"a b\", \"q\": \"a # b\", \"e\": \"1e9\","
-      " \"m\": {\"k\": {\"z\": {}}, \"w\": 2}, \"empty\": null, \"last\": \"\"}";
+      " \"m\": {\"k\": {\"z\": {}}, \"w\": 2}, \"empty\": null,"
+      " \"flow\": {\"a\": [1, \"no\"], \"b\": []}, \"list\": [\"x\", {\"k\": 2}],"
+      " \"block\": \"one\\ntwo\\n\", \"last\": \"a\\nb\"}";
   cJSON *root = NULL, *expected = NULL;
   hk_error err = {0};
-  assert_int_equal(hk_plain_yaml_parse(text, strlen(text), "f", &root, &err), HK_OK);
+  assert_int_equal(hk_yaml_parse(text, strlen(text), "f", &root, &err), HK_OK);
   assert_int_equal(hk_json_parse(same, strlen(same), "g", &expected, &err), HK_OK);
   assert_true(cJSON_Compare(root, expected, true));
   cJSON_Delete(root);

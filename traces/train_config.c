@@ -10,8 +10,8 @@
 
 #include "core/base/infile.h"
 #include "core/base/json.h"
-#include "traces/plain_yaml.h"
 #include "traces/train_config_internal.h"
+#include "traces/yaml.h"
 
 #define MOST_BYTES (1 << 20) /* of a JSON file */
 #define MOST_YAML  (1 << 16)
@@ -67,7 +67,7 @@ static hk_status parse(const char *path, const char *text, size_t length, cJSON 
   if (text[blank] == '{') return hk_json_parse(text, length, path, root, err);
   if (length > MOST_YAML)
     return hk_fail(err, HK_INPUT, "%s: YAML of more than 64 KiB: not a configuration", path);
-  return hk_plain_yaml_parse(text, length, path, root, err);
+  return hk_yaml_parse(text, length, path, root, err);
 }
 
 static hk_status load(const char *path, cJSON **root, hk_error *err) {

@@ -6,8 +6,8 @@
 
 #include "core/base/json.h"
 #include "tests/fuzz/fuzz.h"
-#include "traces/plain_yaml.h"
 #include "traces/train_config.h"
+#include "traces/yaml.h"
 
 static void check_limits(const hk_train_config *c) {
   FUZZ_MUST(c->stage >= 0 && c->stage <= 3);
@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   cJSON_Delete(root);
   root = NULL;
   err = (hk_error){0};
-  if (size <= 1 << 16 && hk_fuzz_read(hk_plain_yaml_parse(text, size, "fuzz", &root, &err), &err))
+  if (size <= 1 << 16 && hk_fuzz_read(hk_yaml_parse(text, size, "fuzz", &root, &err), &err))
     check_root(root);
   cJSON_Delete(root);
   return 0;
