@@ -83,14 +83,12 @@ static inline hk_optimizer optimizer_of(hk_format format) {
  * as loading rounds them. */
 static inline void round_moments(hk_format format, uint64_t seed, uint64_t tensor, int64_t step,
                                  int64_t n, float *m, float *v) {
-  uint32_t key[2], at[2];
+  uint32_t key[2];
   if (!hk_format_is_short(format)) return;
   hk_random_key(seed, tensor, step, key);
   for (int64_t i = 0; i < n; i++) {
-    hk_random_key_at(key, i, at);
     m[i] = hk_of_bits((uint32_t)hk_round_m(m[i]) << 16);
-    const uint16_t kept =
-        step == 0 ? hk_round_m(v[i]) : hk_round_v(v[i], hk_random_bits(at, (uint32_t)i));
+    const uint16_t kept = step == 0 ? hk_round_m(v[i]) : hk_round_v(v[i], hk_random_bits(key, i));
     v[i] = hk_of_bits((uint32_t)kept << 16);
   }
 }

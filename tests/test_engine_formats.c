@@ -168,26 +168,29 @@ static void test_v_is_unbiased(void **state) {
 
 /* -- Random bits ------------------------------------------------------------------------------- */
 
-/* Fixed: a checkpoint goes on with these bits. python/tests/reference.py has them too. */
+/* Fixed: a checkpoint goes on with these bits. python/tests/formats.py has the same. */
 static void test_random_bits_are_fixed(void **state) {
   (void)state;
   uint32_t key[2], at[2];
+  const int64_t last = ((int64_t)1 << 33) - 1;
   hk_random_key(0, 0, 1, key);
   const uint32_t first[2] = {key[0], key[1]};
   hk_random_key(7, 0x123456789abcdef0u, 1000, key);
-  hk_random_key_at(key, (int64_t)3 << 32, at);
   const uint32_t got[] = {first[0],
                           first[1],
                           key[0],
                           key[1],
                           hk_random_bits(first, 0),
                           hk_random_bits(key, 12345),
-                          hk_random_bits(at, 0)};
+                          hk_random_bits(key, 12346),
+                          hk_random_bits(key, (int64_t)3 << 33)};
   static const uint32_t want[] = {0x1a2c05ecu, 0x568a9b0bu, 0x00301e24u, 0xe180deeeu,
-                                  0xfa46u,     0xa476u,     0xed3du};
-  for (int i = 0; i < 7; i++) assert_int_equal(got[i], want[i]);
-  hk_random_key_at(key, 0xffffffff, at);
+                                  0x818au,     0xc10eu,     0x0c24u,     0xd4f1u};
+  for (int i = 0; i < 8; i++) assert_int_equal(got[i], want[i]);
+  hk_random_key_at(key, last, at);
   assert_memory_equal(at, key, sizeof key);
+  hk_random_key_at(key, last + 1, at);
+  assert_true(at[0] != key[0]);
 }
 
 /* Chi-square of `bins` counts of n values, as standard deviations from its mean. */
@@ -225,13 +228,11 @@ static void independent(int64_t away, int steps, uint64_t tensors) {
   static uint32_t equal[16][16], counts[65536];
   memset(equal, 0, sizeof equal);
   memset(counts, 0, sizeof counts);
-  uint32_t one[2], other[2], at[2];
+  uint32_t one[2], other[2];
   hk_random_key(1, 2, 100, one);
   hk_random_key(1, 2 + tensors, 100 + steps, other);
   for (uint32_t i = 0; i < VALUES; i++) {
-    const int64_t there = (int64_t)i + away;
-    hk_random_key_at(other, there, at);
-    const uint32_t a = hk_random_bits(one, i), b = hk_random_bits(at, (uint32_t)there);
+    const uint32_t a = hk_random_bits(one, i), b = hk_random_bits(other, (int64_t)i + away);
     counts[(a & 0xff00u) | b >> 8]++;
     for (int j = 0; j < 16 && i % 16 == 0; j++) {
       for (int k = 0; k < 16; k++) equal[j][k] += (a >> j & 1u) == (b >> k & 1u);
@@ -246,7 +247,8 @@ static void independent(int64_t away, int steps, uint64_t tensors) {
 
 static void test_random_bits_are_independent(void **state) {
   (void)state;
-  static const int64_t away[] = {1, 2, 3, 8, 16, 32, 4096, 65536, 1 << 24, (int64_t)1 << 32};
+  static const int64_t away[] = {
+      1, 2, 3, 4, 8, 16, 32, 4096, 65536, 1 << 24, (int64_t)1 << 32, (int64_t)1 << 33};
   for (size_t k = 0; k < sizeof away / sizeof away[0]; k++) independent(away[k], 0, 0);
   independent(0, 1, 0);
   independent(0, 2, 0);
@@ -332,9 +334,7 @@ static void test_reference_is_fp32_between(void **state) {
     uint16_t w = 0, also = 0;
     hk_update_scalar(format, &s, HK_GRAD_FP32, 1, at, at, &grad, &w, index);
     hk_adamw_scalar(&s, HK_GRAD_FP32, 1, &p, &m, &v, &grad, &also);
-    uint32_t key[2];
-    hk_random_key_at(s.key, index, key);
-    const uint32_t random = hk_random_bits(key, (uint32_t)index);
+    const uint32_t random = hk_random_bits(s.key, index);
     for (int part = 0; part < 3; part++) hk_format_read(format, part, 1, at, &got[part]);
     assert_int_equal(hk_bits_of(got[0]), hk_bits_of(p));
     assert_int_equal(hk_bits_of(got[1]), hk_bits_of(kept_m(format, m)));
@@ -379,9 +379,9 @@ static void compare_once(const hk_cpu_kernels *kernels, hk_format format) {
   const int64_t n = (int64_t)(next() % (MOST + 1));
   const hk_grad_type type = (hk_grad_type)(next() % HK_GRAD_TYPES);
   const bool in_place = next() % 2 == 0, weights = next() % 2 == 0, lines = next() % 2 == 0;
-  /* Some runs pass the place where the lower half of the index begins again. */
+  /* Some runs pass the place where the lower half of a pair's number begins again. */
   const int64_t index =
-      next() % 4 == 0 ? ((int64_t)1 << 32) - (int64_t)(next() % MOST) : (int64_t)(next() >> 24);
+      next() % 4 == 0 ? ((int64_t)1 << 33) - (int64_t)(next() % MOST) : (int64_t)(next() >> 24);
   size_t source[5], target[5];
   for (int i = 0; i < 5; i++) {
     source[i] = next() % 2 == 0 ? 0 : next() % 64;

@@ -29,7 +29,7 @@ set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
 # engine_exact, engine_executor, engine_segments and engine_training use the same threads.
-set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_formats engine_calibrate engine_checkpoint
+set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_formats engine_formats_bias engine_calibrate engine_checkpoint
                  engine_checkpoint_training engine_checksum engine_run engine_squares engine_stand
                  engine_training_faults engine_training_orders engine_validate)
 

@@ -76,15 +76,36 @@ INLINE void store_bf16(uint16_t *w, const vec x[4], bool stream) {
   }
 }
 
-/* Lower halves of eight lanes, whose upper halves are 0. */
-INLINE void store_halves(void *to, uvec x, bool stream) {
-  const __m256i packed = _mm256_packus_epi32((__m256i)x, (__m256i)x);
-  const __m128i h = _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0xd8));
-  if (stream) {
-    _mm_stream_si128(to, h);
-  } else {
-    _mm_storeu_si128(to, h);
-  }
+typedef uvec umask;
+
+INLINE umask uvec_differ(uvec a, uvec b) {
+  return (umask)(a != b);
+}
+
+INLINE umask uvec_below(uvec a, uvec b) {
+  return (umask)_mm256_cmpgt_epi32((__m256i)b, (__m256i)a);
+}
+
+INLINE uvec uvec_add_where(umask mask, uvec a, uvec b) {
+  return a + (mask & b);
+}
+
+/* Shuffles work in each half of the registers by itself. */
+INLINE void vec_unzip(vec a, vec b, vec out[2]) {
+  const __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+  const __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+  out[0] = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
+  out[1] = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
+}
+
+INLINE void vec_zip(vec a, vec b, vec out[2]) {
+  const vec low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+  out[0] = _mm256_permute2f128_ps(low, high, 0x20);
+  out[1] = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
+INLINE bool vec_any_nan(vec a, vec b) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
 }
 
 #include "engine/adamw/adamw_vector.h"

@@ -77,14 +77,37 @@ INLINE void store_bf16(uint16_t *w, const vec x[2], bool stream) {
   }
 }
 
-/* Lower halves of sixteen lanes. */
-INLINE void store_halves(void *to, uvec x, bool stream) {
-  const __m256i h = _mm512_cvtepi32_epi16((__m512i)x);
-  if (stream) {
-    _mm256_stream_si256(to, h);
-  } else {
-    _mm256_storeu_si256(to, h);
-  }
+typedef __mmask16 umask;
+
+INLINE umask uvec_differ(uvec a, uvec b) {
+  return _mm512_cmpneq_epi32_mask((__m512i)a, (__m512i)b);
+}
+
+INLINE umask uvec_below(uvec a, uvec b) {
+  return _mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b);
+}
+
+INLINE uvec uvec_add_where(unsigned mask, uvec a, uvec b) {
+  return (uvec)_mm512_mask_add_epi32((__m512i)a, (umask)mask, (__m512i)a, (__m512i)b);
+}
+
+INLINE void vec_unzip(vec a, vec b, vec out[2]) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  out[0] = _mm512_permutex2var_ps(a, even, b);
+  out[1] = _mm512_permutex2var_ps(a, odd, b);
+}
+
+INLINE void vec_zip(vec a, vec b, vec out[2]) {
+  const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i high =
+      _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+  out[0] = _mm512_permutex2var_ps(a, low, b);
+  out[1] = _mm512_permutex2var_ps(a, high, b);
+}
+
+INLINE bool vec_any_nan(vec a, vec b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
 }
 
 #include "engine/adamw/adamw_vector.h"

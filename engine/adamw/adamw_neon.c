@@ -51,17 +51,41 @@ INLINE vec vec_canonical(vec x) {
   return vbslq_f32(vceqq_f32(x, x), x, vreinterpretq_f32_u32(vdupq_n_u32(HK_NAN_BITS)));
 }
 
-INLINE void store_halves(void *to, uvec x, bool stream) {
-  (void)stream;
-  vst1_u8(to, vreinterpret_u8_u16(vmovn_u32(x)));
+typedef uvec umask;
+
+INLINE umask uvec_differ(uvec a, uvec b) {
+  return vmvnq_u32(vceqq_u32(a, b));
+}
+
+INLINE umask uvec_below(uvec a, uvec b) {
+  return vcltq_s32(vreinterpretq_s32_u32(a), vreinterpretq_s32_u32(b));
+}
+
+INLINE uvec uvec_add_where(umask mask, uvec a, uvec b) {
+  return vaddq_u32(a, vandq_u32(mask, b));
+}
+
+INLINE void vec_unzip(vec a, vec b, vec out[2]) {
+  out[0] = vuzp1q_f32(a, b);
+  out[1] = vuzp2q_f32(a, b);
+}
+
+INLINE void vec_zip(vec a, vec b, vec out[2]) {
+  out[0] = vzip1q_f32(a, b);
+  out[1] = vzip2q_f32(a, b);
+}
+
+INLINE bool vec_any_nan(vec a, vec b) {
+  return vminvq_u32(vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))) == 0;
 }
 
 INLINE void store_bf16(uint16_t *w, const vec x[8], bool stream) {
+  (void)stream;
   for (int k = 0; k < 8; k++) {
     const uvec bits = vreinterpretq_u32_f32(x[k]);
     const uvec lowest = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     const uvec sum = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), lowest);
-    store_halves(w + LANES * k, vshrq_n_u32(sum, 16), stream);
+    vst1_u8((uint8_t *)(w + LANES * k), vreinterpret_u8_u16(vmovn_u32(vshrq_n_u32(sum, 16))));
   }
 }
 

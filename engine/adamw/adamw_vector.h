@@ -12,7 +12,12 @@
  *   store_bf16(w, x, stream)           BLOCK values, no NaN but 0x7fc00000, rounded
  *   uvec                               a vector of LANES uint32_t, a vector extension of the
  *                                      compiler's, for formats_vector.h
- *   store_halves(to, x, stream)        the lower 16 bits of LANES lanes, whose upper are 0
+ *   umask                              a boolean for each lane, with & and ~
+ *   uvec_differ(a, b), uvec_below(a, b)  lanes in which they do, a below b as int32_t
+ *   uvec_add_where(mask, a, b)         a, but a + b in these lanes
+ *   vec_unzip(a, b, out)               the even elements of a and b, and the odd ones
+ *   vec_zip(a, b, out)                 the opposite
+ *   vec_any_nan(a, b)                  whether a lane of a or b is NaN
  *
  * Loops go by blocks of 32 elements: 64 bytes of bf16 weights, so that a streaming store fills its
  * cache line. What is left at the end, the reference does. */

@@ -120,9 +120,7 @@ static __attribute__((noinline)) void update(hk_format format, const hk_adamw_st
     v = hk_canonical(v);
     uint32_t kept = hk_bits_of(v);
     if (hk_format_is_short(format)) {
-      uint32_t key[2];
-      hk_random_key_at(s->key, index + i, key);
-      kept = (uint32_t)hk_round_v(v, hk_random_bits(key, (uint32_t)(index + i))) << 16;
+      kept = (uint32_t)hk_round_v(v, hk_random_bits(s->key, index + i)) << 16;
     }
     set_m(format, to, i, m);
     set_p_and_v(format, to, i, p, kept);
@@ -177,11 +175,8 @@ void hk_format_write(hk_format format, int part, int64_t n, hk_state_at at, cons
 void hk_format_round(hk_format format, const uint32_t key[2], int64_t index, int64_t n, float *m,
                      float *v) {
   for (int64_t i = 0; hk_format_is_short(format) && i < n; i++) {
-    uint32_t at[2];
-    hk_random_key_at(key, index + i, at);
     m[i] = hk_of_bits((uint32_t)hk_round_m(m[i]) << 16);
-    const uint32_t random = hk_random_bits(at, (uint32_t)(index + i));
-    v[i] = hk_of_bits((uint32_t)hk_round_v(v[i], random) << 16);
+    v[i] = hk_of_bits((uint32_t)hk_round_v(v[i], hk_random_bits(key, index + i)) << 16);
   }
 }
 

@@ -57,13 +57,14 @@ static inline hk_state_at hk_state_at_element(hk_format format, hk_state_at at, 
  * number. Two rounds of SplitMix64's finalizer (Steele, Lea, Flood 2014). */
 void hk_random_key(uint64_t seed, uint64_t tensor, int64_t step, uint32_t key[2]);
 
-/* Random bits of elements: the upper half of a 32-bit hash of the index with three xor-shifts and
- * three multiplications (constants: Wellons, "triple32", nullprogram.com/blog/2018/07/31), the key
- * added before and between. tests/test_engine_formats.c checks that values are equally frequent and
- * that bits of neighbours and of steps are independent; with two multiplications pairs of
- * neighbours fail it. For indices below 2^32; for others the key changes (hk_random_key_at). */
-static inline uint32_t hk_random_bits(const uint32_t key[2], uint32_t index) {
-  uint32_t x = index + key[0];
+/* Random bits of a pair of elements, an even one (the lower 16) and the next (the upper 16): a hash
+ * of the pair's number with four xor-shifts and three multiplications (constants: Wellons,
+ * "triple32", nullprogram.com/blog/2018/07/31), the key added before and between. One hash for two
+ * elements, because it was a third of the update's work. tests/test_engine_formats.c checks that
+ * values are equally frequent and that bits of neighbours and of steps are independent. For numbers
+ * below 2^32; for others the key changes (hk_random_key_at). */
+static inline uint32_t hk_random_word(const uint32_t key[2], uint32_t number) {
+  uint32_t x = number + key[0];
   x ^= x >> 17;
   x *= 0xed5ad4bbu;
   x ^= x >> 11;
@@ -71,13 +72,26 @@ static inline uint32_t hk_random_bits(const uint32_t key[2], uint32_t index) {
   x *= 0xac4c1b51u;
   x ^= x >> 15;
   x *= 0x31848babu;
-  return x >> 16;
+  return x ^ x >> 14;
 }
 
-/* Adds the upper half of an index to a key: for elements index .. (index | 0xffffffff). */
+/* Number of an element's pair, without its upper half, which is in the key. */
+static inline uint32_t hk_random_number(int64_t index) {
+  return (uint32_t)(index >> 1);
+}
+
+/* The key for elements index .. (index | 0x1ffffffff). */
 static inline void hk_random_key_at(const uint32_t key[2], int64_t index, uint32_t at[2]) {
-  at[0] = key[0] + (uint32_t)(index >> 32) * 0x9e3779b9u;
+  at[0] = key[0] + (uint32_t)(index >> 33) * 0x9e3779b9u;
   at[1] = key[1];
+}
+
+/* The 16 random bits of an element, by its index in the tensor. */
+static inline uint32_t hk_random_bits(const uint32_t key[2], int64_t index) {
+  uint32_t at[2];
+  hk_random_key_at(key, index, at);
+  const uint32_t word = hk_random_word(at, hk_random_number(index));
+  return index % 2 != 0 ? word >> 16 : word & 0xffffu;
 }
 
 /* -- One element ------------------------------------------------------------------------------- */

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The update of state in the formats of formats.h, written once for all instruction sets; included
  * after adamw_vector.h, which says what it needs. Integer arithmetic on lanes uses the compiler's
- * vector extensions. What is left at the end of an array, the reference does. */
+ * vector extensions. What is left at the end of an array, the reference does.
+ *
+ * Elements are taken by pairs of vectors, one of the even and one of the odd elements. Then arrays
+ * of 16 bits need no shuffle: a load of a whole vector holds an even element in the lower half of
+ * each lane and an odd one in the upper half. Nor do the random bits, 16 of each 32. */
 #ifndef HK_ENGINE_ADAMW_FORMATS_VECTOR_H
 #define HK_ENGINE_ADAMW_FORMATS_VECTOR_H
 
@@ -10,25 +14,30 @@
 
 typedef int32_t ivec __attribute__((vector_size(sizeof(uvec))));
 
+/* Elements 2 l and 2 l + 1 in lane l of [0] and [1]. */
+typedef struct {
+  vec x[2];
+} pair;
+typedef struct {
+  uvec x[2];
+} upair;
+
+enum { PAIR = 2 * LANES };
+
 INLINE uvec uvec_set(uint32_t x) {
   return (uvec)vec_set(hk_of_bits(x));
 }
 
-/* All bits where lanes of a and b are equal, else none. */
-INLINE uvec uvec_same(uvec a, uvec b) {
-  return (uvec)(a == b);
-}
-
-/* Numbers of elements, one more from lane to lane. */
-INLINE uvec uvec_from(uint32_t first) {
+/* 0, 1, ... */
+INLINE uvec uvec_count(void) {
   uvec x;
-  for (int l = 0; l < LANES; l++) x[l] = first + (uint32_t)l;
+  for (int l = 0; l < LANES; l++) x[l] = (uint32_t)l;
   return x;
 }
 
-/* As hk_random_bits. */
-INLINE uvec random_bits(const uint32_t key[2], uvec index) {
-  uvec x = index + uvec_set(key[0]);
+/* As hk_random_word. */
+INLINE uvec random_words(const uint32_t key[2], uvec number) {
+  uvec x = number + uvec_set(key[0]);
   x ^= x >> 17;
   x *= uvec_set(0xed5ad4bbu);
   x ^= x >> 11;
@@ -36,84 +45,157 @@ INLINE uvec random_bits(const uint32_t key[2], uvec index) {
   x *= uvec_set(0xac4c1b51u);
   x ^= x >> 15;
   x *= uvec_set(0x31848babu);
-  return x >> 16;
+  return x ^ x >> 14;
 }
 
-/* As hk_round_finite; lanes hold the result in their lower half. */
-INLINE uvec round_finite(uvec bits, uvec add) {
-  const uvec rounded = (bits + add) >> 16;
-  const uvec at_infinity = uvec_same(rounded & uvec_set(0x7fffu), uvec_set(0x7f80u));
-  const uvec infinite = uvec_same(bits & uvec_set(0x7fffffffu), uvec_set(0x7f800000u));
-  return rounded + (at_infinity & ~infinite); /* all bits: -1 */
+/* Lanes that are no ties to be rounded down. To all others rounding to nearest even adds half. */
+INLINE umask not_down(uvec bits) {
+  return uvec_differ(bits & uvec_set(0x1ffffu), uvec_set(0x8000u));
 }
 
-/* What rounds to nearest even when it is added. */
-INLINE uvec half_to_even(uvec bits) {
-  return uvec_set(0x7fffu) + (bits >> 16 & uvec_set(1));
+/* Lanes that rounding may change: not those at or above the largest finite bf16. */
+INLINE umask not_large(uvec bits) {
+  return uvec_below(bits & uvec_set(0x7fffffffu), uvec_set(0x7f7f0000u));
 }
 
-/* bf16 values in the upper halves of lanes. */
-INLINE uvec load_halves(const char *at) {
-  return (uvec)vec_bf16(at);
+/* As hk_round_m and hk_round_v, but the result is in the upper halves of lanes, above what is to be
+ * dropped. */
+INLINE uvec round_m(uvec bits) {
+  return uvec_add_where(not_down(bits) & not_large(bits), bits, uvec_set(0x8000u));
+}
+INLINE uvec round_v(uvec bits, uvec random) {
+  return uvec_add_where(not_large(bits), bits, random);
 }
 
-INLINE uvec load_v(hk_format format, const char *v) {
-  if (hk_format_is_short(format)) return load_halves(v);
-  return (uvec)vec_load((const float *)(const void *)v);
+/* -- Memory ------------------------------------------------------------------------------------ */
+
+INLINE uvec load_bits(const char *at) {
+  return (uvec)vec_load((const float *)(const void *)at);
 }
 
-INLINE vec load_p(hk_format format, hk_state_at from, uvec v) {
-  if (!hk_format_is_split(format)) return vec_load((const float *)(const void *)from.p);
-  const uvec difference = (uvec)((ivec)load_halves(from.low) >> 16);
-  return (vec)(load_halves(from.p) + difference + ((v >> 31) << 16));
+INLINE void store_bits(char *to, uvec x, bool stream) {
+  store((float *)(void *)to, (vec)x, stream);
 }
 
-INLINE void store_m(hk_format format, char *to, vec m, bool stream) {
-  if (hk_format_is_short(format)) {
-    store_halves(to, round_finite((uvec)m, half_to_even((uvec)m)), stream);
+/* Values of 16 bits, into the upper halves of lanes. */
+INLINE upair load_halves(const char *at) {
+  const uvec both = load_bits(at);
+  return (upair){{both << 16, both & uvec_set(0xffff0000u)}};
+}
+
+/* The upper halves of lanes. */
+INLINE void store_halves(char *to, upair a, bool stream) {
+  store_bits(to, a.x[0] >> 16 | (a.x[1] & uvec_set(0xffff0000u)), stream);
+}
+
+/* The lower halves. */
+INLINE void store_lower_halves(char *to, upair a, bool stream) {
+  store_bits(to, a.x[1] << 16 | (a.x[0] & uvec_set(0xffffu)), stream);
+}
+
+INLINE upair load_words(const char *at) {
+  vec apart[2];
+  vec_unzip((vec)load_bits(at), (vec)load_bits(at + 4 * LANES), apart);
+  return (upair){{(uvec)apart[0], (uvec)apart[1]}};
+}
+
+INLINE void store_words(char *to, upair a, bool stream) {
+  vec x[2];
+  vec_zip((vec)a.x[0], (vec)a.x[1], x);
+  store_bits(to, (uvec)x[0], stream);
+  store_bits(to + 4 * LANES, (uvec)x[1], stream);
+}
+
+INLINE pair load_grads(hk_grad_type type, const char *at) {
+  upair g;
+  if (type == HK_GRAD_BF16) {
+    g = load_halves(at);
+  } else if (type == HK_GRAD_FP16) {
+    pair wide;
+    vec_unzip(vec_fp16(at), vec_fp16(at + 2 * LANES), wide.x);
+    return wide;
   } else {
-    store((float *)(void *)to, m, stream);
+    g = load_words(at);
   }
+  return (pair){{(vec)g.x[0], (vec)g.x[1]}};
 }
 
-/* `v`: the bits that are kept, in the lower half with a short format. */
-INLINE void store_p_and_v(hk_format format, hk_state_at to, vec p, uvec v, bool stream) {
-  const uvec bits = (uvec)p;
-  if (hk_format_is_split(format)) {
-    store_halves(to.p, (bits + half_to_even(bits)) >> 16, stream);
-    store_halves(to.low, bits & uvec_set(0xffffu), stream);
-    const uvec down = uvec_same(bits & uvec_set(0x1ffffu), uvec_set(0x8000u));
-    v |= down & uvec_set(hk_format_is_short(format) ? 0x8000u : 0x80000000u);
-  } else {
-    store((float *)(void *)to.p, p, stream);
+/* A pair of state, as fp32. */
+typedef struct {
+  pair p, m, v;
+} state_pair;
+
+INLINE state_pair load_state(hk_format format, hk_state_at from) {
+  const bool split = hk_format_is_split(format), narrow = hk_format_is_short(format);
+  upair p = split ? load_halves(from.p) : load_words(from.p);
+  const upair m = narrow ? load_halves(from.m) : load_words(from.m);
+  upair v = narrow ? load_halves(from.v) : load_words(from.v);
+  if (split) {
+    const uvec low = load_bits(from.low);
+    p.x[0] += (uvec)((ivec)(low << 16) >> 16);
+    p.x[1] += (uvec)((ivec)low >> 16);
   }
-  if (hk_format_is_short(format)) {
+  state_pair s;
+  for (int k = 0; k < 2; k++) {
+    if (split) {
+      p.x[k] += v.x[k] >> 31 << 16;
+      v.x[k] &= uvec_set(0x7fffffffu);
+    }
+    s.p.x[k] = (vec)p.x[k], s.m.x[k] = (vec)m.x[k], s.v.x[k] = (vec)v.x[k];
+  }
+  return s;
+}
+
+/* Stores state and, if `w` is not NULL, weights there, too. */
+INLINE void store_state(hk_format format, hk_state_at to, const state_pair *s, uvec random,
+                        bool stream, char *w, bool stream_weights) {
+  const bool split = hk_format_is_split(format), narrow = hk_format_is_short(format);
+  const uvec apart[2] = {random & uvec_set(0xffffu), random >> 16};
+  upair p, m, v, high; /* high: bf16(p) in the upper halves */
+  for (int k = 0; k < 2; k++) {
+    p.x[k] = (uvec)s->p.x[k], m.x[k] = (uvec)s->m.x[k], v.x[k] = (uvec)s->v.x[k];
+    if (narrow) m.x[k] = round_m(m.x[k]), v.x[k] = round_v(v.x[k], apart[k]);
+    const umask up = not_down(p.x[k]);
+    high.x[k] = uvec_add_where(up, p.x[k], uvec_set(0x8000u));
+    if (split) v.x[k] = uvec_add_where(~up, v.x[k], uvec_set(0x80000000u));
+  }
+  if (w != NULL) store_halves(w, high, stream_weights);
+  if (split) {
+    store_halves(to.p, high, stream);
+    store_lower_halves(to.low, p, stream);
+  } else {
+    store_words(to.p, p, stream);
+  }
+  if (narrow) {
+    store_halves(to.m, m, stream);
     store_halves(to.v, v, stream);
   } else {
-    store((float *)(void *)to.v, (vec)v, stream);
+    store_words(to.m, m, stream);
+    store_words(to.v, v, stream);
   }
 }
 
-/* One vector. `index`: numbers of its elements. */
-INLINE vec format_update(hk_format format, const constants *c, const uint32_t key[2], vec grad,
-                         hk_state_at from, hk_state_at to, uvec index, bool stream) {
-  const uvec kept = load_v(format, from.v);
-  const vec g = c->scale * grad;
-  vec p = load_p(format, from, kept);
-  vec m = hk_format_is_short(format) ? (vec)load_halves(from.m)
-                                     : vec_load((const float *)(const void *)from.m);
-  vec v = (vec)(hk_format_is_split(format) ? kept & uvec_set(0x7fffffffu) : kept);
-  p = p * c->decay;
-  m = vec_fma(c->rest1, g - m, m);
-  v = vec_fma(c->rest2 * g, g, v * c->beta2);
-  const vec d = vec_sqrt(v) / c->root2 + c->eps;
-  p = vec_canonical(p - c->size * m / d);
-  v = vec_canonical(v);
-  store_m(format, to.m, vec_canonical(m), stream);
-  uvec bits = (uvec)v;
-  if (hk_format_is_short(format)) bits = round_finite(bits, random_bits(key, index));
-  store_p_and_v(format, to, p, bits, stream);
-  return p;
+/* -- The update -------------------------------------------------------------------------------- */
+
+INLINE void update_pair(const constants *c, pair grads, state_pair *s) {
+  for (int k = 0; k < 2; k++) {
+    const vec g = c->scale * grads.x[k];
+    vec p = s->p.x[k], m = s->m.x[k], v = s->v.x[k];
+    p = p * c->decay;
+    m = vec_fma(c->rest1, g - m, m);
+    v = vec_fma(c->rest2 * g, g, v * c->beta2);
+    const vec d = vec_sqrt(v) / c->root2 + c->eps;
+    p = p - c->size * m / d;
+    s->p.x[k] = p, s->m.x[k] = m, s->v.x[k] = v;
+  }
+  /* If m or v is NaN, p is. */
+  if (__builtin_expect(vec_any_nan(s->p.x[0], s->p.x[1]), 0)) {
+    for (int k = 0; k < 2; k++) {
+      s->p.x[k] = vec_canonical(s->p.x[k]);
+      s->m.x[k] = vec_canonical(s->m.x[k]);
+      s->v.x[k] = vec_canonical(s->v.x[k]);
+    }
+  }
 }
 
 INLINE void prefetch_state(hk_format format, hk_state_at at, int ahead) {
@@ -135,7 +217,7 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
   const int size = (int)hk_grad_size(type);
   uint32_t key[2];
   hk_random_key_at(s->key, index, key);
-  uvec number = uvec_from((uint32_t)index);
+  uvec number = uvec_count() + uvec_set(hk_random_number(index));
   int64_t i = 0;
   for (; i + BLOCK <= n; i += BLOCK) {
     const hk_state_at a = hk_state_at_element(format, from, i);
@@ -143,15 +225,16 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
       prefetch_state(format, a, tuning.ahead);
       prefetch(grad + i * size, tuning.ahead * size / 4, BLOCK * size);
     }
-    vec x[PARTS];
-    for (int k = 0; k < PARTS; k++) {
-      const int64_t at = i + k * LANES;
-      const vec wide = load_grad(type, grad + at * size);
-      x[k] = format_update(format, &c, key, wide, hk_state_at_element(format, from, at),
-                           hk_state_at_element(format, to, at), number, stream);
+    for (int k = 0; k < BLOCK / PAIR; k++) {
+      const int64_t at = i + k * PAIR;
+      const pair grads = load_grads(type, grad + at * size);
+      state_pair x = load_state(format, hk_state_at_element(format, from, at));
+      update_pair(&c, grads, &x);
+      const uvec random = hk_format_is_short(format) ? random_words(key, number) : number;
+      store_state(format, hk_state_at_element(format, to, at), &x, random, stream,
+                  w != NULL ? (char *)(w + at) : NULL, stream_weights);
       number += uvec_set(LANES);
     }
-    if (w != NULL) store_bf16(w + i, x, stream_weights);
   }
   if (stream || stream_weights) stream_fence(); /* as in adamw_loop */
   if (i == n) return;
@@ -215,15 +298,21 @@ static void update_in_format(hk_format format, const hk_adamw_step *s, hk_grad_t
     return;
   }
   const unsigned before = hk_float_enter();
-  /* The key changes where the lower half of the index begins again. */
+  /* The key changes where the lower half of a pair's number begins again. */
+  const int64_t period = (int64_t)1 << 33;
   for (int64_t done = 0, part; done < n; done += part) {
-    const int64_t left = ((int64_t)1 << 32) - (index + done) % ((int64_t)1 << 32);
+    const int64_t left = period - (index + done) % period;
     part = left < n - done ? left : n - done;
     const hk_state_at a = hk_state_at_element(format, from, done),
                       b = hk_state_at_element(format, to, done);
-    format_run(format, s, type, part, &a, &b,
-               (const char *)grad + done * (int64_t)hk_grad_size(type), w != NULL ? w + done : NULL,
-               index + done);
+    const char *const g = (const char *)grad + done * (int64_t)hk_grad_size(type);
+    uint16_t *const weights = w != NULL ? w + done : NULL;
+    if (hk_format_is_short(format) && (index + done) % 2 != 0) {
+      part = 1; /* the reference does an odd element, so that the others are pairs */
+      hk_update_scalar(format, s, type, part, a, b, g, weights, index + done);
+    } else {
+      format_run(format, s, type, part, &a, &b, g, weights, index + done);
+    }
   }
   hk_float_leave(before);
 }

@@ -99,8 +99,9 @@ struct form {
   static constexpr bool half = format == HK_FORMAT_BF16 || format == HK_FORMAT_BF16_SPLIT;
 };
 
-static __device__ __forceinline__ uint32_t random_bits(const uint32_t key[2], int64_t index) {
-  uint32_t x = (uint32_t)index + key[0] + (uint32_t)(index >> 32) * 0x9e3779b9u;
+/* Of the pair with this number. */
+static __device__ __forceinline__ uint32_t random_word(const uint32_t key[2], int64_t number) {
+  uint32_t x = (uint32_t)number + key[0] + (uint32_t)(number >> 32) * 0x9e3779b9u;
   x ^= x >> 17;
   x *= 0xed5ad4bbu;
   x ^= x >> 11;
@@ -108,7 +109,22 @@ static __device__ __forceinline__ uint32_t random_bits(const uint32_t key[2], in
   x *= 0xac4c1b51u;
   x ^= x >> 15;
   x *= 0x31848babu;
-  return x >> 16;
+  return x ^ x >> 14;
+}
+
+/* 16 random bits for each element of a quad that begins at an index in the tensor. An odd one
+ * begins in the upper half of a pair's word. */
+static __device__ __forceinline__ void random_bits(const uint32_t key[2], int64_t index,
+                                                   uint32_t random[QUAD]) {
+  const int64_t number = index >> 1;
+  const uint32_t first = random_word(key, number), second = random_word(key, number + 1);
+  uint32_t word[2] = {first, second};
+  if (index & 1) {
+    word[0] = __funnelshift_r(first, second, 16);
+    word[1] = __funnelshift_r(second, random_word(key, number + 2), 16);
+  }
+#pragma unroll
+  for (int j = 0; j < QUAD; j++) random[j] = j & 1 ? word[j / 2] >> 16 : word[j / 2] & 0xffffu;
 }
 
 static __device__ __forceinline__ uint32_t round_finite(uint32_t bits, uint32_t add) {
@@ -153,13 +169,14 @@ template <hk_format format>
 static __device__ __forceinline__ void store_state(const adamw_job &job, char *slab, int64_t i,
                                                    int low, int high, int64_t index,
                                                    const state_quad &x) {
-  uint32_t upper[QUAD], lower[QUAD], m[QUAD], v[QUAD];
+  uint32_t upper[QUAD], lower[QUAD], m[QUAD], v[QUAD], random[QUAD];
+  if (form<format>::half) random_bits(job.step.key, index, random);
 #pragma unroll
   for (int j = 0; j < QUAD; j++) {
     m[j] = x.m[j], v[j] = x.v[j];
     if (form<format>::half) {
       m[j] = round_finite(m[j], 0x7fffu + (m[j] >> 16 & 1u));
-      v[j] = round_finite(v[j], random_bits(job.step.key, index + j));
+      v[j] = round_finite(v[j], random[j]);
     }
     if (form<format>::split) {
       upper[j] = to_bf16(__uint_as_float(x.p[j]));

@@ -52,9 +52,9 @@ def random_key(seed: int, tensor: int, step: int) -> Tuple[int, int]:
 
 
 def random_bits(key: Tuple[int, int], index: np.ndarray) -> np.ndarray:
-    index = index.astype(np.uint64)
-    high = (index >> np.uint64(32)).astype(np.uint32)
-    x = index.astype(np.uint32) + np.uint32(key[0]) + high * np.uint32(0x9E3779B9)
+    number = index.astype(np.uint64) >> np.uint64(1)
+    high = (number >> np.uint64(32)).astype(np.uint32)
+    x = number.astype(np.uint32) + np.uint32(key[0]) + high * np.uint32(0x9E3779B9)
     x ^= x >> 17
     x *= np.uint32(0xED5AD4BB)
     x ^= x >> 11
@@ -62,7 +62,8 @@ def random_bits(key: Tuple[int, int], index: np.ndarray) -> np.ndarray:
     x *= np.uint32(0xAC4C1B51)
     x ^= x >> 15
     x *= np.uint32(0x31848BAB)
-    return x >> 16
+    x ^= x >> 14
+    return np.where(index % 2 != 0, x >> 16, x & 0xFFFF)
 
 
 # -- State ---------------------------------------------------------------------------------------
