@@ -7,44 +7,11 @@
 #include "cli/print/screen.h"
 #include "sim/policy.h"
 
-static const hk_command *const commands[] = {
-    &hk_command_plan,
-    &hk_command_estimate,
-    &hk_command_simulate,
-    &hk_command_run,
-    &hk_command_calibrate,
-    &hk_command_fit,
-    &hk_command_validate_runs,
-    &hk_command_validate_engine,
-    &hk_command_validate_ranking,
-    &hk_command_validate_again,
-    &hk_command_validate_training,
-    &hk_command_model_list,
-    &hk_command_model_show,
-    &hk_command_machine_list,
-    &hk_command_machine_show,
-    &hk_command_machine_new,
-    &hk_command_machine_parts,
-    &hk_command_machine_export,
-    &hk_command_machine_import,
-    &hk_command_machine_diff,
-    &hk_command_machine_delete,
-    &hk_command_trace_list,
-    &hk_command_trace_show,
-    &hk_command_trace_export,
-    &hk_command_trace_diff,
-    &hk_command_trace_delete,
-    &hk_command_trace_import,
-};
-
-const hk_command *const *hk_command_list(size_t *n) {
-  *n = sizeof commands / sizeof commands[0];
-  return commands;
-}
-
 static void print_commands(const char *group) {
   size_t length = group ? strlen(group) : 0;
-  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+  size_t n = 0;
+  const hk_command *const *commands = hk_command_list(&n);
+  for (size_t i = 0; i < n; i++) {
     const char *name = commands[i]->name;
     if (group && (strncmp(name, group, length) != 0 || name[length] != ' ')) continue;
     printf("  %-17s %s\n", name, commands[i]->summary);
@@ -77,10 +44,12 @@ void hk_help_program(void) {
 }
 
 void hk_help_group(const char *group) {
+  size_t n = 0;
+  const hk_command *const *commands = hk_command_list(&n);
   printf("Usage: hocket %s ACTION [OPTIONS]\n\nActions:\n", group);
   print_commands(group);
   printf("\nExample:\n");
-  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+  for (size_t i = 0; i < n; i++)
     if (strncmp(commands[i]->name, group, strlen(group)) == 0)
       printf("  %s\n", commands[i]->example);
 }
@@ -115,9 +84,8 @@ void hk_help_command(const hk_command *command) {
   printf("Usage: hocket %s %s\n\n%s.\n%s\n\nOptions:\n", command->name, command->usage,
          command->summary, command->details);
   for (int id = 0; id < HK_OPT_COUNT; id++) {
-    if (id != HK_OPT_HELP && !(command->options >> id & 1)) continue;
-    const hk_option *option = hk_option_info((hk_option_id)id);
-    print_option(option, id == HK_OPT_OUTPUT ? command->output : option->help);
+    const char *help = hk_command_help(command, (hk_option_id)id);
+    if (help) print_option(hk_option_info((hk_option_id)id), help);
   }
   if (command->lists_policies) print_policies();
   printf("\nExample:\n  %s\n", command->example);

@@ -67,9 +67,8 @@ static void put_command(const hk_command *command) {
   put(command->details);
   putchar('\n');
   for (int id = 0; id < HK_OPT_COUNT; id++) {
-    if (id != HK_OPT_HELP && !(command->options >> id & 1)) continue;
-    const hk_option *option = hk_option_info((hk_option_id)id);
-    put_option(option, id == HK_OPT_OUTPUT ? command->output : option->help);
+    const char *help = hk_command_help(command, (hk_option_id)id);
+    if (help) put_option(hk_option_info((hk_option_id)id), help);
   }
   puts(".PP\nExample:");
   put_literal(example);

@@ -14,50 +14,17 @@
 #include "core/base/names.h"
 #include "core/base/outfile.h"
 
-/* The command that argv[0..argc) begins with; *words: number of words of its name. NULL: none. */
-static const hk_command *find_command(int argc, char **argv, int *words) {
-  size_t n = 0;
-  const hk_command *const *commands = hk_command_list(&n);
-  for (size_t i = 0; i < n; i++) {
-    const char *name = commands[i]->name, *space = strchr(name, ' ');
-    size_t first = space ? (size_t)(space - name) : strlen(name);
-    if (argc < 1 || strlen(argv[0]) != first || strncmp(argv[0], name, first) != 0) continue;
-    if (space && (argc < 2 || strcmp(argv[1], space + 1) != 0)) continue;
-    *words = space ? 2 : 1;
-    return commands[i];
-  }
-  return NULL;
-}
-
-/* The first words of all commands or, with `group`, the words that may follow it. Returns their
- * number. */
-static size_t list_words(const char *group, char words[][24], const char **names) {
-  size_t n = 0, count = 0;
-  const hk_command *const *commands = hk_command_list(&n);
-  for (size_t i = 0; i < n; i++) {
-    const char *name = commands[i]->name, *space = strchr(name, ' ');
-    size_t first = space ? (size_t)(space - name) : strlen(name);
-    if (group && (!space || strlen(group) != first || strncmp(group, name, first) != 0)) continue;
-    if (group)
-      snprintf(words[count], sizeof words[count], "%s", space + 1);
-    else
-      snprintf(words[count], sizeof words[count], "%.*s", (int)first, name);
-    names[count] = words[count];
-    count++;
-  }
-  return count;
-}
-
 /* Fails with the reason why argv[0..argc) names no command. */
 static hk_status fail_command(int argc, char **argv, hk_error *err) {
-  char words[32][24];
-  const char *names[32];
-  size_t n = list_words(argv[0], words, names);
+  hk_command_word words[HK_MOST_WORDS];
+  const char *names[HK_MOST_WORDS];
+  size_t n = hk_command_words(argv[0], words);
   const char *kind = n > 0 ? "action" : "command", *typed = n > 0 ? argv[argc > 1] : argv[0];
   if (n > 0 && argc < 2)
     return hk_fail(err, HK_INPUT, "'%s' needs an action; 'hocket help %s' lists them", argv[0],
                    argv[0]);
-  if (n == 0) n = list_words(NULL, words, names);
+  if (n == 0) n = hk_command_words(NULL, words);
+  for (size_t i = 0; i < n; i++) names[i] = words[i].text;
   const char *nearest = hk_nearest(typed, names, n);
   if (nearest)
     return hk_fail(err, HK_INPUT, "unknown %s '%s'; did you mean '%s'?", kind, typed, nearest);
@@ -65,9 +32,8 @@ static hk_status fail_command(int argc, char **argv, hk_error *err) {
 }
 
 static bool is_group(const char *word) {
-  char words[32][24];
-  const char *names[32];
-  return list_words(word, words, names) > 0;
+  hk_command_word words[HK_MOST_WORDS];
+  return hk_command_words(word, words) > 0;
 }
 
 static bool is_help(const char *word) {
@@ -89,8 +55,12 @@ static hk_status help_format(int argc, char **argv, hk_error *err) {
 static hk_status help(int argc, char **argv, hk_error *err) {
   if (argc > 0 && (strcmp(argv[0], "--man") == 0 || strcmp(argv[0], "--completion") == 0))
     return help_format(argc, argv, err);
+  if (argc > 0 && strcmp(argv[0], "--complete") == 0) {
+    hk_help_complete(argc - 1, argv + 1);
+    return HK_OK;
+  }
   int words = 0;
-  const hk_command *command = find_command(argc, argv, &words);
+  const hk_command *command = hk_command_find(argc, argv, &words);
   if (argc == 0)
     hk_help_program();
   else if (command && words == argc)
@@ -161,7 +131,7 @@ static hk_status dispatch(int argc, char **argv, const char **name, hk_error *er
   if (argv[0][0] == '-')
     return hk_fail(err, HK_INPUT, "options come after the command, got '%s' first", argv[0]);
   int words = 0;
-  const hk_command *command = find_command(argc, argv, &words);
+  const hk_command *command = hk_command_find(argc, argv, &words);
   if (command) {
     *name = command->name;
     return run_command(command, argc - words + 1, argv + words - 1, err);
