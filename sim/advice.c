@@ -3,7 +3,6 @@
  * the time of a ranking grows with the micro-steps of an iteration. */
 #include "sim/advice.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #define WORTH_SAYING 1.03    /* of a suggestion */
 #define MOST_VISITED 24      /* jobs that are ranked */
 #define MOST_OPS     1000000 /* simulated operations: at most those of the first ranking + this */
+#define OVERLAP_OPS  8       /* operations of a ranking with overlap / without, about */
 #define MOST_NODES   64      /* that are suggested */
 #define LOSS_CHUNKS  16      /* that are suggested */
 
@@ -79,10 +79,9 @@ static void write_options(const hk_job *from, const hk_job *to, hk_overlap overl
 const char *hk_alternative_text(const hk_alternative *a, char *buffer, size_t size) {
   char batch[64] = "", tokens[32], gain[48] = "";
   if (a->batch != 1) snprintf(batch, sizeof batch, " (%.3g x the batch)", a->batch);
-  if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast", a->gain);
-  snprintf(buffer, size, "%s%s: %s tokens/s%s%s (%s)", a->options, batch,
-           hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain,
-           a->at_least ? " or more" : "", a->schedule);
+  if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast or more", a->gain);
+  snprintf(buffer, size, "%s%s: %s tokens/s%s (%s)", a->options, batch,
+           hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain, a->schedule);
   return buffer;
 }
 
@@ -92,7 +91,6 @@ static void describe(const search *s, const hk_job *job, hk_overlap overlap,
                      const hk_forecast *best, hk_alternative *a) {
   *a = (hk_alternative){.job = *job,
                         .overlap = overlap,
-                        .ratio = -1,
                         .runtime = best->plan.runtime,
                         .batch = batch_of(job) / batch_of(s->job),
                         .iteration_ns = best->iteration_ns,
@@ -116,7 +114,7 @@ static hk_status rank(search *s, const hk_job *job, const visit **made, hk_error
   if (s->n == MOST_VISITED || cost > s->budget) return HK_OK;
   if (hk_job_check(job, s->model, &problem) != HK_OK) return HK_OK;
   hk_ranking_options options = *s->options;
-  options.unpaced = true;
+  options.quick = true;
   const hk_status status =
       hk_rank(s->model, s->machine, job, s->settings, &options, &ranking, &problem);
   if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
@@ -234,22 +232,29 @@ static hk_status try_no_accumulation(search *s, hk_job job, double tokens, doubl
   return HK_OK;
 }
 
-/* The best schedule of the job with overlap `both`: one simulation. The search of `plan --overlap
- * both` can only find a better one. */
+/* The job with overlap `both`: the search of `plan --overlap both` if the budget allows it and the
+ * user fixed no setting, else one simulation of the best schedule with the overlap. */
 static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) {
   const hk_policy *policy = NULL;
   const hk_runtime hocket = HK_RUNTIME_HOCKET;
   hk_plan_settings settings = *s->settings;
   hk_error problem = {0};
   hk_ranking ranking = {0};
-  if (s->settings->overlap != HK_OVERLAP_NONE || best->plan.runtime != hocket) return HK_OK;
+  const double cost = s->ops_per_step * s->job->grad_accum;
+  if (s->settings->overlap != HK_OVERLAP_NONE || cost > s->budget) return HK_OK;
+  if (s->options->only_runtime != NULL && *s->options->only_runtime != hocket) return HK_OK;
   if (hk_policy_find(best->plan.policy, &policy, &problem) != HK_OK) return HK_OK;
-  if (s->ops_per_step * s->job->grad_accum > s->budget) return HK_OK;
-  hk_ranking_options options = {
-      .only_policy = policy, .only_runtime = &hocket, .fixed = s->options->fixed};
-  if (policy->takes & HK_TAKES_STRIDE && best->plan.stride > 0)
-    options.fixed.stride = best->plan.stride;
-  if (policy->takes & HK_TAKES_RATIO) options.fixed.ratio = best->plan.ratio;
+  hk_ranking_options options = *s->options;
+  options.quick = true;
+  options.only_runtime = &hocket;
+  const bool all = OVERLAP_OPS * cost <= s->budget;
+  if (!all) {
+    if (best->plan.runtime != hocket) return HK_OK;
+    options.only_policy = policy;
+    if (policy->takes & HK_TAKES_STRIDE && best->plan.stride > 0)
+      options.fixed.stride = best->plan.stride;
+    if (policy->takes & HK_TAKES_RATIO) options.fixed.ratio = best->plan.ratio;
+  }
   settings.overlap = HK_OVERLAP_BOTH;
   const hk_status status =
       hk_rank(s->model, s->machine, s->job, &settings, &options, &ranking, &problem);
@@ -258,62 +263,10 @@ static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) 
       ranking.forecasts[0].tokens_per_s > WORTH_SAYING * best->tokens_per_s) {
     hk_alternative found;
     describe(s, s->job, HK_OVERLAP_BOTH, &ranking.forecasts[0], &found);
-    found.at_least = true;
     suggest(s, &found, best->tokens_per_s);
   }
   if (status == HK_OK) s->budget -= operations(&ranking), s->advice->rankings++;
   hk_ranking_free(&ranking);
-  return HK_OK;
-}
-
-/* Ranks the job with the best row's policy, runtime and stride, and another ratio. *found is left
- * as it is if that does not fit or is not faster. */
-static hk_status rank_ratio(search *s, const hk_forecast *best, const hk_policy *policy,
-                            double ratio, hk_alternative *found, bool *faster, hk_error *err) {
-  const hk_runtime runtime = best->plan.runtime;
-  hk_ranking_options options = {
-      .only_policy = policy, .only_runtime = &runtime, .fixed = s->options->fixed};
-  hk_error problem = {0};
-  hk_ranking ranking = {0};
-  options.fixed.ratio = ratio;
-  if (policy->takes & HK_TAKES_STRIDE && best->plan.stride > 0)
-    options.fixed.stride = best->plan.stride;
-  const hk_status status =
-      hk_rank(s->model, s->machine, s->job, s->settings, &options, &ranking, &problem);
-  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
-  *faster = status == HK_OK && ranking.n_fit > 0 &&
-            ranking.forecasts[0].tokens_per_s > found->tokens_per_s;
-  if (*faster) {
-    describe(s, s->job, s->settings->overlap, &ranking.forecasts[0], found);
-    found->ratio = ratio;
-    found->at_least = true; /* other strides may be faster at this ratio */
-    snprintf(found->options, sizeof found->options, "--ratio %.2f", ratio);
-  }
-  if (status == HK_OK) s->budget -= operations(&ranking), s->advice->rankings++;
-  hk_ranking_free(&ranking);
-  return HK_OK;
-}
-
-/* A ranking tries a few ratios. Between the best and the next lower one there may be another that
- * keeps more state on the GPU and fits: found by bisection, to a hundredth. */
-static hk_status try_ratio(search *s, const hk_forecast *best, hk_error *err) {
-  const hk_policy *policy = NULL;
-  hk_error problem = {0};
-  hk_alternative found = {.tokens_per_s = best->tokens_per_s};
-  if (s->options->fixed.ratio >= 0 || s->settings->overlap != HK_OVERLAP_NONE ||
-      best->plan.ratio <= 0)
-    return HK_OK;
-  if (hk_policy_find(best->plan.policy, &policy, &problem) != HK_OK) return HK_OK;
-  if (!(policy->takes & HK_TAKES_RATIO)) return HK_OK;
-  int most = (int)lround(100 * best->plan.ratio), least = most > 20 ? most - 20 : 0;
-  while (most - least > 1 && s->ops_per_step * s->job->grad_accum <= s->budget) {
-    const int middle = (least + most) / 2;
-    bool faster = false;
-    HK_TRY(rank_ratio(s, best, policy, middle / 100.0, &found, &faster, err));
-    *(faster ? &most : &least) = middle;
-  }
-  if (found.tokens_per_s > WORTH_SAYING * best->tokens_per_s)
-    suggest(s, &found, best->tokens_per_s);
   return HK_OK;
 }
 
@@ -324,7 +277,6 @@ static hk_status advise_faster(search *s, const hk_forecast *best, hk_error *err
   hk_alternative last = {0};
   HK_TRY(climb(s, &job, &tokens, &last, err));
   if (tokens > WORTH_SAYING * now) suggest(s, &last, now);
-  HK_TRY(try_ratio(s, best, err));
   HK_TRY(try_overlap(s, best, err));
   HK_TRY(try_larger_batch(s, job, tokens, now, err));
   return try_no_accumulation(s, job, tokens, now, err);

@@ -4,10 +4,11 @@
  * If the job fits, the search climbs: it simulates the neighbours of the job (activations kept or
  * recomputed; half or twice the micro-batch, the tensor-parallel degree), all with the same number
  * of sequences per iteration, moves to the fastest while that gains 2 % or more, and suggests where
- * it ends. Beyond that it suggests a ratio between those of the ranking, a larger batch, a smaller
- * one if accumulation takes the memory that state could have, and the overlap of update and
- * backward. If the job does not fit, it suggests the fastest job of the same batch that fits, a
- * smaller batch, and more GPUs: their number is doubled until the job fits. */
+ * it ends. Beyond that it suggests a larger batch, a smaller one if accumulation takes the memory
+ * that state could have, and the overlap of update and backward. These rankings are quick
+ * (sim/rank.h): longer ones may find faster schedules. If the job does not fit, it suggests the
+ * fastest job of the same batch that fits, a smaller batch, and more GPUs: their number is doubled
+ * until the job fits. */
 #ifndef HK_SIM_ADVICE_H
 #define HK_SIM_ADVICE_H
 
@@ -19,15 +20,13 @@
 typedef struct {
   hk_job job;
   hk_overlap overlap;
-  double ratio;      /* < 0: as in the job's ranking */
   char options[128]; /* what to type: "--micro-batch 4 --grad-accum 2" */
   char schedule[96]; /* title of its best schedule */
   hk_runtime runtime;
   double batch; /* sequences per iteration / those of the job */
   hk_ns iteration_ns;
   double tokens_per_s;
-  bool at_least; /* only some of the schedules were tried: the best may be faster */
-  double gain;   /* tokens per second / those of the job's best schedule; 0: the job does not fit */
+  double gain; /* tokens per second / those of the job's best schedule; 0: the job does not fit */
 } hk_alternative;
 
 typedef struct {
@@ -41,8 +40,9 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
                     const hk_plan_settings *settings, const hk_ranking_options *options,
                     const hk_ranking *ranking, hk_advice *advice, hk_error *err);
 
-/* "--micro-batch 4 (2 x the batch): 57,886 tokens/s, 1.30 x as fast (SCHEDULE)"; without the first
- * parentheses if the batch is the same. Returns `buffer`; longer text is cut at `size`. */
+/* "--micro-batch 4 (2 x the batch): 57,886 tokens/s, 1.30 x as fast or more (SCHEDULE)"; without
+ * the first parentheses if the batch is the same. Returns `buffer`; longer text is cut at `size`.
+ */
 const char *hk_alternative_text(const hk_alternative *alternative, char *buffer, size_t size);
 
 #endif

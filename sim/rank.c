@@ -399,7 +399,7 @@ static hk_status add_held(hk_ranking *ranking, const hk_plan_settings *settings,
 /* Whether hk_pace_search runs: without an overlap, unless the user fixed a policy or an option. */
 static bool paces(const hk_plan_settings *settings, const hk_ranking_options *options) {
   const hk_policy_options *fixed = &options->fixed;
-  return !options->unpaced && settings->overlap == HK_OVERLAP_NONE && settings->gpu_state == NULL &&
+  return !options->quick && settings->overlap == HK_OVERLAP_NONE && settings->gpu_state == NULL &&
          settings->flush == NULL && options->only_policy == NULL &&
          !hk_optimizer_info_of(settings->optimizer)->orthogonal && fixed->stride == 0 &&
          !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
@@ -415,17 +415,20 @@ static hk_status add_paced(hk_ranking *ranking, const hk_machine *machine, hk_er
   return HK_OK;
 }
 
-/* If nothing fits: adds plans with ratios between those of the list. If not even the state fits
- * under any assignment of routes (hk_bound_physical), there are none. */
+/* Adds plans with ratios between those of the list: those that fit if none of the list does, else
+ * the fastest. If not even the state fits under any assignment of routes (hk_bound_physical), there
+ * are none. */
 static hk_status add_ratios(hk_ranking *ranking, const hk_candidates *candidates,
                             const hk_model *model, const hk_machine *machine, const hk_job *job,
                             const hk_plan_settings *settings, const hk_ranking_options *options,
                             hk_error *err) {
   size_t n = 0;
-  if (ranking->n_fit > 0 || options->fixed.ratio >= 0 || !ranking->forecasts[0].physical.feasible)
+  if (options->fixed.ratio >= 0 || !ranking->forecasts[0].physical.feasible ||
+      (ranking->n_fit > 0 && options->quick))
     return HK_OK;
-  HK_TRY(hk_ratio_fill(candidates->list, candidates->n, model, machine, job, settings,
-                       &ranking->forecasts[ranking->n], &n, err));
+  HK_TRY(hk_ratio_search(candidates->list, candidates->n, model, machine, job, settings,
+                         ranking->forecasts, ranking->n_fit, &ranking->forecasts[ranking->n], &n,
+                         err));
   hk_forecast *const more = &ranking->forecasts[ranking->n];
   for (size_t i = 0; i < n; i++) { /* strides that are equal give one schedule */
     size_t twin = 0;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Ratios between those of a ranking's list: the interval of ratios that memory allows. */
+/* Ratios between those of a ranking's list: the smallest that memory allows, and the fastest from
+ * there on. */
 #include "sim/ratio.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +15,12 @@ typedef struct {
   hk_candidate candidate;
   hk_accumulate accumulate;
   bool summed; /* `accumulate` replaces the plan's own */
+  int steps;   /* of the ratio from 0 to 1: at least one for each subgroup, a power of ten so that a
+                  title and --ratio can state it */
+  int subgroups;
+  int step;         /* of `kept` */
+  hk_forecast kept; /* the best that fits; zeroed: none */
+  hk_ns listed_ns;  /* the fastest of the list with this policy and stride */
 } family;
 
 typedef struct {
@@ -52,49 +60,60 @@ static bool within_limit(const problem *p, const hk_plan *plan) {
          hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]) <= *p->settings->gpu_state;
 }
 
-/* Simulates the plan; *lacks_host: host memory is missing. Keeps it in *kept, in place of an
- * earlier one, if it fits. */
-static hk_status try_ratio(const problem *p, const family *f, double ratio, hk_forecast *kept,
-                           bool *fits, bool *lacks_host, hk_error *err) {
+/* What a trial found: missing GPU memory, or (negative) what is left; whether host memory is
+ * missing. */
+typedef struct {
+  bool fits, lacks_host;
+  hk_bytes gpu_short;
+} trial;
+
+/* Simulates the plan at a step. `f` is the forecast if it fits, else zeroed. */
+static hk_status try_step(const problem *p, const family *f, int step, hk_forecast *forecast,
+                          trial *t, hk_error *err) {
   hk_plan plan;
-  hk_forecast forecast;
-  HK_TRY(plan_at(p, f, ratio, &plan, err));
-  hk_status status = hk_forecast_make(&plan, p->machine, NULL, &forecast, err);
+  HK_TRY(plan_at(p, f, step / (double)f->steps, &plan, err));
+  hk_status status = hk_forecast_make(&plan, p->machine, NULL, forecast, err);
   hk_plan_free(&plan);
   HK_TRY(status);
-  status = hk_pace_flush(&forecast, p->settings->flush == NULL, p->machine, err);
-  *lacks_host = forecast.host_short > 0;
-  *fits = status == HK_OK && forecast.feasible && within_limit(p, &forecast.plan);
-  if (*fits) {
-    hk_forecast_free(kept);
-    *kept = forecast;
-  } else {
-    hk_forecast_free(&forecast);
-  }
+  t->gpu_short = forecast->result.memory.peak - forecast->result.memory.capacity;
+  status = hk_pace_flush(forecast, p->settings->flush == NULL, p->machine, err);
+  t->lacks_host = forecast->host_short > 0;
+  t->fits = status == HK_OK && forecast->feasible && within_limit(p, &forecast->plan);
+  if (!t->fits) hk_forecast_free(forecast);
   return status;
 }
 
-/* Steps of the ratio from 0 to 1: at least one for each subgroup, a power of ten so that a title
- * and
- * --ratio can state it. */
-static hk_status steps_of(const problem *p, const family *f, int *steps, hk_error *err) {
+static void keep(family *f, int step, hk_forecast *forecast) {
+  hk_forecast_free(&f->kept);
+  f->kept = *forecast;
+  f->step = step;
+}
+
+/* As try_step; what fits replaces f->kept. */
+static hk_status try_and_keep(const problem *p, family *f, int step, trial *t, hk_error *err) {
+  hk_forecast forecast;
+  HK_TRY(try_step(p, f, step, &forecast, t, err));
+  if (t->fits) keep(f, step, &forecast);
+  return HK_OK;
+}
+
+static hk_status count_steps(const problem *p, family *f, hk_error *err) {
   hk_plan plan;
   HK_TRY(plan_at(p, f, 1, &plan, err));
-  *steps = 100;
-  while ((size_t)*steps < plan.n_subgroups && *steps < 100000) *steps *= 10;
+  f->subgroups = (int)plan.n_subgroups;
+  f->steps = 100;
+  while (f->steps < f->subgroups && f->steps < 100000) f->steps *= 10;
   hk_plan_free(&plan);
   return HK_OK;
 }
 
 /* The largest step whose plan host memory holds; -1: none. */
-static hk_status most_on_host(const problem *p, const family *f, int steps, int *most,
-                              hk_error *err) {
-  int no = steps + 1;
+static hk_status most_on_host(const problem *p, const family *f, int *most, hk_error *err) {
+  int no = f->steps + 1;
   *most = -1;
-  while (no - *most > 1) {
-    const int middle = *most + (no - *most) / 2;
+  for (int middle = f->steps; no - *most > 1; middle = *most + (no - *most) / 2) {
     bool yes = false;
-    HK_TRY(holds(p, f, middle / (double)steps, &yes, err));
+    HK_TRY(holds(p, f, middle / (double)f->steps, &yes, err));
     if (yes)
       *most = middle;
     else
@@ -103,27 +122,75 @@ static hk_status most_on_host(const problem *p, const family *f, int steps, int 
   return HK_OK;
 }
 
-static hk_status fill(const problem *p, const family *f, hk_forecast *kept, hk_error *err) {
-  int steps = 0, most = 0, least = -1;
-  bool fits = false, lacks_host = true;
-  HK_TRY(steps_of(p, f, &steps, err));
-  HK_TRY(most_on_host(p, f, steps, &most, err));
+/* Steps that would use up free GPU memory with state; negative: that would make up for missing. */
+static double steps_for(const family *f, hk_bytes free) {
+  int64_t n[HK_ROUTE_COUNT], all = 0;
+  hk_plan_route_totals(&f->kept.plan, n);
+  for (int r = 0; r < HK_ROUTE_COUNT; r++) all += n[r];
+  const double step = (double)hk_state_bytes(f->kept.plan.optimizer, all) / f->steps;
+  return (double)free / fmax(1, step);
+}
+
+/* Finds the smallest step that fits on the GPU, and keeps its plan. The peak of GPU memory is
+ * nearly linear in the step, which gives the next one to try; each third trial halves the rest. */
+static hk_status fill(const problem *p, family *f, hk_error *err) {
+  int most = 0, least = -1;
+  trial t = {.lacks_host = true};
+  HK_TRY(count_steps(p, f, err));
+  HK_TRY(most_on_host(p, f, &most, err));
   /* What an iteration takes beside that may need a few subgroups less. */
-  for (int down = 1; most >= 0 && lacks_host && !fits; down *= 2) {
-    HK_TRY(try_ratio(p, f, most / (double)steps, kept, &fits, &lacks_host, err));
-    if (lacks_host) most -= down;
+  for (int down = 1; most >= 0 && t.lacks_host && !t.fits; down *= 2) {
+    HK_TRY(try_and_keep(p, f, most, &t, err));
+    if (t.lacks_host) most -= down;
   }
-  while (fits && most - least > 1) {
-    const int middle = least + (most - least) / 2;
-    bool here = false;
-    HK_TRY(try_ratio(p, f, middle / (double)steps, kept, &here, &lacks_host, err));
-    if (here)
-      most = middle;
-    else
-      least = middle;
+  if (!t.fits) return HK_OK;
+  int last = most;
+  for (int i = 1; most - least > 1; i++) {
+    int middle = least + (most - least) / 2;
+    if (i % 3 != 0) {
+      const double guess = last - floor(steps_for(f, -t.gpu_short));
+      middle = (int)fmin(fmax(guess, least + 1), most - 1);
+    }
+    HK_TRY(try_and_keep(p, f, middle, &t, err));
+    *(t.fits ? &most : &least) = last = middle;
   }
   return HK_OK;
 }
+
+/* -- Around the smallest ratio that fits ---------------------------------------------------- */
+
+#define CLIMBED  6   /* families whose ratios are searched from the smallest on */
+#define EACH     12  /* simulations of a family, at most about */
+#define MOST_OPS 1e6 /* simulated operations of all families, about: 1 s on two cores */
+
+/* The step with `more` subgroups more on the host than at `step`; negative: fewer. */
+static int step_of(const family *f, int step, int more) {
+  const int64_t at = (int64_t)step * f->subgroups / f->steps + more;
+  return (int)((at * f->steps + f->subgroups - 1) / f->subgroups);
+}
+
+/* The position of a stride's subgroup in its round changes with every subgroup more, so that times
+ * are not unimodal: looks at each of the next ones, then further away. */
+static hk_status climb(const problem *p, family *f, hk_error *err) {
+  static const int away[] = {1, 2, 3, 4, 5, 6, 8, 11, 15};
+  enum { N = sizeof away / sizeof *away };
+  const int from = f->step;
+  trial t;
+  for (int i = 0; i < N; i++) {
+    const int step = step_of(f, from, away[i]);
+    hk_forecast forecast;
+    if (step > f->steps || step == f->step) break;
+    HK_TRY(try_step(p, f, step, &forecast, &t, err));
+    if (!t.fits) continue;
+    if (forecast.iteration_ns < f->kept.iteration_ns)
+      keep(f, step, &forecast);
+    else
+      hk_forecast_free(&forecast);
+  }
+  return HK_OK;
+}
+
+/* -- Families ------------------------------------------------------------------------------- */
 
 /* Whether an earlier one is the same but for the ratio. */
 static bool is_listed(const family *list, int n, const family *f) {
@@ -137,6 +204,19 @@ static bool is_listed(const family *list, int n, const family *f) {
       return true;
   }
   return false;
+}
+
+/* The fastest that fits of the list with the family's policy and stride. */
+static hk_ns listed_time(const family *f, const hk_forecast *listed, size_t n_fit) {
+  const hk_candidate *c = &f->candidate;
+  hk_ns least = INT64_MAX;
+  for (size_t i = 0; i < n_fit; i++) {
+    const hk_plan *plan = &listed[i].plan;
+    if (strcmp(plan->policy, c->policy->name) == 0 && plan->runtime == c->runtime &&
+        (c->options.stride == 0 || plan->stride == c->options.stride))
+      least = hk_min(least, listed[i].iteration_ns);
+  }
+  return least;
 }
 
 static int add(family *list, int n, const hk_candidate *candidate, const problem *p) {
@@ -171,37 +251,114 @@ static int list_families(const hk_candidate *candidates, int n, const problem *p
   return n_families;
 }
 
-hk_status hk_ratio_fill(const hk_candidate *candidates, int n, const hk_model *model,
-                        const hk_machine *machine, const hk_job *job,
-                        const hk_plan_settings *settings, hk_forecast *found, size_t *n_found,
-                        hk_error *err) {
+/* Stable: by the list's times, or by those of the plans that are kept. */
+static void sort_families(family *list, int n, bool by_kept) {
+  for (int i = 1; i < n; i++) {
+    const family f = list[i];
+    const hk_ns time = !by_kept ? f.listed_ns : f.kept.feasible ? f.kept.iteration_ns : INT64_MAX;
+    int at = i;
+    for (; at > 0; at--) {
+      const family *other = &list[at - 1];
+      const hk_ns before = !by_kept               ? other->listed_ns
+                           : other->kept.feasible ? other->kept.iteration_ns
+                                                  : INT64_MAX;
+      if (before <= time) break;
+      list[at] = *other;
+    }
+    list[at] = f;
+  }
+}
+
+/* Runs fill and, if `climbs`, then climb, on each, in parallel. */
+static hk_status search_all(const problem *p, family *list, int n, bool fills, bool climbs,
+                            hk_error *err) {
+  hk_error *errors = calloc((size_t)n + 1, sizeof *errors);
+  if (errors == NULL) return hk_fail_memory(err, (size_t)n * sizeof *errors, "a search for ratios");
+#pragma omp parallel for schedule(dynamic)
+  for (int i = 0; i < n; i++) {
+    errors[i].status = fills ? fill(p, &list[i], &errors[i]) : HK_OK;
+    if (errors[i].status == HK_OK && climbs && list[i].kept.feasible)
+      errors[i].status = climb(p, &list[i], &errors[i]);
+  }
+  hk_status status = HK_OK;
+  for (int i = 0; i < n && status == HK_OK; i++)
+    if (errors[i].status != HK_OK) status = hk_fail(err, errors[i].status, "%s", errors[i].message);
+  free(errors);
+  return status;
+}
+
+/* Other numbers of staging buffers than the best family's, which leave other room for state. */
+static hk_status vary_buffers(const problem *p, family *best, hk_error *err) {
+  static const int buffers[] = {1, 2, 3, 6};
+  enum { N = sizeof buffers / sizeof *buffers };
+  family list[N];
+  int n = 0;
+  int64_t totals[HK_ROUTE_COUNT];
+  if (!best->kept.feasible || best->candidate.options.buffers > 0) return HK_OK;
+  hk_plan_route_totals(&best->kept.plan, totals);
+  if (totals[HK_ROUTE_STAGED] == 0 || best->candidate.runtime != HK_RUNTIME_HOCKET) return HK_OK;
+  for (int i = 0; i < N; i++) {
+    if (buffers[i] == best->kept.plan.buffers) continue;
+    list[n] = (family){
+        .candidate = best->candidate, .accumulate = best->accumulate, .summed = best->summed};
+    list[n].candidate.options.stride = best->kept.plan.stride;
+    list[n].candidate.options.stride_auto = false;
+    list[n++].candidate.options.buffers = buffers[i];
+  }
+  const hk_status status = search_all(p, list, n, true, true, err);
+  for (int i = 0; i < n; i++) {
+    if (status == HK_OK && list[i].kept.feasible &&
+        list[i].kept.iteration_ns < best->kept.iteration_ns)
+      keep(best, list[i].step, &list[i].kept);
+    else
+      hk_forecast_free(&list[i].kept);
+  }
+  return status;
+}
+
+/* Something fits: the fastest ratio of the fastest families. */
+static hk_status refine(const problem *p, family *list, int *n, const hk_forecast *listed,
+                        size_t n_fit, hk_error *err) {
+  const double each = (double)listed[0].graph.n_ops;
+  for (int i = 0; i < *n; i++) list[i].listed_ns = listed_time(&list[i], listed, n_fit);
+  sort_families(list, *n, false);
+  *n = (int)fmin(*n, MOST_OPS / (EACH * fmax(1, each)));
+  if (*n == 0) return HK_OK;
+  HK_TRY(search_all(p, list, *n, true, false, err));
+  sort_families(list, *n, true);
+  HK_TRY(search_all(p, list, *n < CLIMBED ? *n : CLIMBED, false, true, err));
+  sort_families(list, *n, true);
+  return vary_buffers(p, &list[0], err);
+}
+
+/* Moves the plans that were found to `found`: all, or the first if it is faster than the list's. */
+static void hand_over(family *list, int n, const hk_forecast *listed, size_t n_fit,
+                      hk_forecast *found, size_t *n_found) {
+  for (int i = 0; i < n; i++) {
+    hk_forecast *kept = &list[i].kept;
+    const bool wanted =
+        n_fit == 0 || (i == 0 && kept->feasible && kept->iteration_ns < listed[0].iteration_ns);
+    if (!kept->feasible || !wanted) continue;
+    found[(*n_found)++] = *kept;
+    memset(kept, 0, sizeof *kept);
+  }
+}
+
+hk_status hk_ratio_search(const hk_candidate *candidates, int n, const hk_model *model,
+                          const hk_machine *machine, const hk_job *job,
+                          const hk_plan_settings *settings, const hk_forecast *listed, size_t n_fit,
+                          hk_forecast *found, size_t *n_found, hk_error *err) {
   const problem p = {model, machine, job, settings};
   const size_t most = 2 * ((size_t)n + 1);
   family *list = calloc(most, sizeof *list);
-  hk_forecast *kept = calloc(most, sizeof *kept);
-  hk_error *errors = calloc(most, sizeof *errors);
-  hk_status status = HK_OK;
   *n_found = 0;
-  if (list == NULL || kept == NULL || errors == NULL) {
-    status = hk_fail_memory(err, most * sizeof *kept, "a search for ratios");
-  } else {
-    const int n_families = list_families(candidates, n, &p, list);
-#pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < n_families; i++)
-      errors[i].status = fill(&p, &list[i], &kept[i], &errors[i]);
-    for (int i = 0; i < n_families; i++) {
-      if (errors[i].status != HK_OK && status == HK_OK)
-        status = hk_fail(err, errors[i].status, "%s", errors[i].message);
-    }
-    for (int i = 0; i < n_families; i++) {
-      if (status == HK_OK && kept[i].feasible)
-        found[(*n_found)++] = kept[i];
-      else
-        hk_forecast_free(&kept[i]);
-    }
-  }
+  if (list == NULL) return hk_fail_memory(err, most * sizeof *list, "a search for ratios");
+  const int n_families = list_families(candidates, n, &p, list);
+  int used = n_families;
+  const hk_status status = n_fit == 0 ? search_all(&p, list, n_families, true, false, err)
+                                      : refine(&p, list, &used, listed, n_fit, err);
+  if (status == HK_OK) hand_over(list, used, listed, n_fit, found, n_found);
+  for (int i = 0; i < n_families; i++) hk_forecast_free(&list[i].kept);
   free(list);
-  free(kept);
-  free(errors);
   return status;
 }

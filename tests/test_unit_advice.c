@@ -25,14 +25,12 @@ typedef struct {
   hk_advice advice;
 } world;
 
-static void rank_job(const world *w, const hk_job *job, hk_overlap overlap, double ratio,
-                     hk_ranking *ranking) {
+static void rank_job(const world *w, const hk_job *job, hk_overlap overlap, hk_ranking *ranking) {
   hk_error err = {0};
   hk_plan_settings settings = w->settings;
   hk_ranking_options options = w->options;
   settings.overlap = overlap;
-  options.fixed.ratio = ratio;
-  options.unpaced = true; /* advice makes no search for limits */
+  options.quick = true; /* as advice does */
   if (hk_rank(&w->model, &w->machine, job, &settings, &options, ranking, &err) != HK_OK)
     fail_msg("%s", err.message);
 }
@@ -57,7 +55,7 @@ static void load(world *w, const char *model, const char *machine, int micro, in
 
 static void advise(world *w) {
   hk_error err = {0};
-  rank_job(w, &w->job, w->settings.overlap, -1, &w->ranking);
+  rank_job(w, &w->job, w->settings.overlap, &w->ranking);
   if (hk_advise(&w->model, &w->machine, &w->job, &w->settings, &w->options, &w->ranking, &w->advice,
                 &err) != HK_OK)
     fail_msg("%s", err.message);
@@ -69,19 +67,16 @@ static void drop(world *w) {
   hk_machine_free(&w->machine);
 }
 
-/* Ranks every suggestion anew (without the search for paces, as advice does). */
+/* Ranks every suggestion anew. */
 static void check_promises(const world *w) {
   const hk_advice *advice = &w->advice;
   for (int i = 0; i < advice->n; i++) {
     const hk_alternative *a = &advice->list[i];
     hk_ranking again = {0};
     char text[256];
-    rank_job(w, &a->job, a->overlap, a->ratio, &again);
+    rank_job(w, &a->job, a->overlap, &again);
     assert_true(again.n_fit > 0);
-    if (a->at_least)
-      assert_true(again.forecasts[0].tokens_per_s >= 0.9999 * a->tokens_per_s);
-    else
-      assert_true(again.forecasts[0].tokens_per_s == a->tokens_per_s);
+    assert_true(again.forecasts[0].tokens_per_s == a->tokens_per_s);
     if (w->ranking.n_fit > 0) {
       assert_true(a->gain >= 1.02);
       assert_true(fabs(a->gain - a->tokens_per_s / w->ranking.forecasts[0].tokens_per_s) < 1e-9);
@@ -120,7 +115,7 @@ static void test_room(void **state) {
   hk_ranking kept = {0};
   hk_job job = w.job;
   job.checkpoint_activations = false;
-  rank_job(&w, &job, HK_OVERLAP_NONE, -1, &kept);
+  rank_job(&w, &job, HK_OVERLAP_NONE, &kept);
   assert_true(kept.n_fit == 0);
   assert_true(kept.forecasts[0].tokens_per_s > 1.05 * w.ranking.forecasts[0].tokens_per_s);
   hk_ranking_free(&kept);
@@ -203,43 +198,11 @@ static void test_batch(void **state) {
   drop(&w);
 }
 
-/* gpt-oss-120b (117 G parameters) on eight GPUs of 192 GB. Advice finds a smaller offload ratio
- * than the ranking's, which tries few, and over 20 % more speed. A ratio smaller by 0.01 does not
- * fit or is not faster. */
-static void test_ratio(void **state) {
-  (void)state;
-  world w;
-  load(&w, "gpt-oss-120b", "azure-nd96isr-mi300x-v5", 1, 1);
-  advise(&w);
-  check_promises(&w);
-  hk_alternative found = {.ratio = -1};
-  for (int i = 0; i < w.advice.n; i++)
-    if (w.advice.list[i].ratio >= 0) found = w.advice.list[i];
-  assert_true(found.ratio >= 0);
-  assert_true(found.gain > 1.2 && found.ratio < w.ranking.forecasts[0].plan.ratio);
-  hk_ranking less = {0};
-  rank_job(&w, &w.job, w.settings.overlap, found.ratio - 0.01, &less);
-  assert_true(less.n_fit == 0 || less.forecasts[0].tokens_per_s <= found.tokens_per_s);
-  hk_ranking_free(&less);
-  drop(&w);
-  /* A ratio that the user gives is kept. */
-  load(&w, "gpt-oss-120b", "azure-nd96isr-mi300x-v5", 1, 1);
-  w.options.fixed.ratio = 0.4;
-  rank_job(&w, &w.job, w.settings.overlap, 0.4, &w.ranking);
-  hk_error err = {0};
-  assert_int_equal(
-      hk_advise(&w.model, &w.machine, &w.job, &w.settings, &w.options, &w.ranking, &w.advice, &err),
-      HK_OK);
-  for (int i = 0; i < w.advice.n; i++) assert_true(w.advice.list[i].ratio < 0);
-  drop(&w);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_recomputation), cmocka_unit_test(test_room),
       cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_more_gpus),
       cmocka_unit_test(test_loss),          cmocka_unit_test(test_batch),
-      cmocka_unit_test(test_ratio),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,14 +17,16 @@ set(SCRIPTS golden_bad_input golden_cli_help golden_completion golden_config gol
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
 # unit_hardening checks flags that only the release build has.
 set(NEEDS_RELEASE ${SCRIPTS} golden_installed golden_parts golden_published
-                  golden_ranking unit_fit unit_hardening unit_profile_fit unit_profile_nodes)
+                  golden_hand_grid golden_ranking unit_fit unit_hardening unit_profile_fit
+                  unit_profile_nodes)
 # These look for wrong use of memory, often after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard
                    engine_faults engine_run engine_stand engine_training_faults)
 # Their code runs under ASan in engine_calibrate (fits of probes), engine_validate, engine_training
 # and engine_executor.
 set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_training_orders
-                 engine_validate_cli golden_published unit_fit unit_profile_fit unit_profile_nodes)
+                 engine_validate_cli golden_hand_grid golden_published unit_fit unit_profile_fit
+                 unit_profile_nodes)
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)

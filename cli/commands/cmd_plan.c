@@ -417,7 +417,8 @@ const hk_command hk_command_plan = {
     .summary = "Ranks the offload schedules of a model on a machine",
     .usage = "--model NAME|FILE --machine NAME|FILE [OPTIONS]",
     .details =
-        "Simulates every policy under both runtimes at several settings. The first line\n"
+        "Simulates every policy under both runtimes at several settings, and the fastest at\n"
+        "more ratios, from the smallest that fits on. The first line\n"
         "is the answer: the best schedule, its time per iteration, its update time in\n"
         "multiples of the lower bound, and the busiest resource (of the update; of forward\n"
         "and backward if the update is less than a tenth of the time). A table ranks the\n"
