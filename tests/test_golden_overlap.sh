@@ -39,6 +39,15 @@ for overlap in none forward both; do
   [[ $overlap != both ]] || holds "0 < ahead_params < 6738415616"
   [[ $overlap == both ]] || holds "ahead_params == 0"
 done
+
+# -- Clipping without its share -----------------------------------------------------------------
+job=(--model llama-2-7b --micro-batch 4 "${machine[@]}" --overlap both)
+ok plan "${job[@]}" --max-norm 1.0
+prints "^clipped: [0-9.]+ ms an iteration in which clipping acts"
+prints "^--max-norm without --clip-share: schedules are compared as if clipping acted"
+ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5
+prints "^mean: [0-9.]+ ms if clipping acts in 50 % of the steps"
+! grep -q "without --clip-share" out || fail "--clip-share is ignored"
 python3 -c "import sys; sys.exit(not ${period[both]} < ${period[forward]} < ${period[none]})" ||
   fail "periods: none ${period[none]}, forward ${period[forward]}, both ${period[both]}"
 
