@@ -182,6 +182,38 @@ static hk_status print_rows(const comparison *all, const contender *const *order
   return hk_table_print(&table, err);
 }
 
+static double tokens_of(const contender *c) {
+  const hk_job *job = &c->setup.job;
+  return (double)job->micro_batch * job->grad_accum * job->seq * hk_job_dp(job);
+}
+
+/* What is not compared: each machine runs the job that was asked for on its GPUs, not the job that
+ * suits it best, and larger machines have more tokens in an iteration. */
+static void tell_jobs(const comparison *all, const contender *const *order, char *text,
+                      size_t size) {
+  const contender *least = order[0], *most = order[0];
+  const hk_job *job = &order[0]->setup.job;
+  char a[32], b[32];
+  for (size_t i = 1; i < all->n_fit; i++) {
+    if (tokens_of(order[i]) < tokens_of(least)) least = order[i];
+    if (tokens_of(order[i]) > tokens_of(most)) most = order[i];
+  }
+  int used =
+      snprintf(text, size, "Not each machine's best job: all run micro-batch %d, grad-accum %d; ",
+               job->micro_batch, job->grad_accum);
+  hk_format_count((int64_t)tokens_of(least), a, sizeof a);
+  hk_format_count((int64_t)tokens_of(most), b, sizeof b);
+  if (tokens_of(least) < tokens_of(most))
+    used += snprintf(text + used, size - (size_t)used,
+                     "an iteration has %s tokens on %.60s and %s on %.60s", a, least->name, b,
+                     most->name);
+  else
+    used += snprintf(text + used, size - (size_t)used, "an iteration has %s tokens on each", a);
+  snprintf(text + used, size - (size_t)used,
+           ". The order can change with the batch: compare again with other --micro-batch and "
+           "--grad-accum; 'hocket plan' on one machine suggests a batch for it.");
+}
+
 /* The warnings of each best schedule, each once: those about the model are the same for all. */
 static hk_status print_warnings(const comparison *all, const contender *const *order,
                                 hk_error *err) {
@@ -223,6 +255,11 @@ static hk_status print_text(const hk_args *args, const comparison *all,
     hk_print_text(0, 0,
                   "Each machine's own errors are in +- (95 %%); 'hocket plan' on one of them says "
                   "which matter.");
+  if (!args->quiet && all->n_fit > 1) {
+    char jobs[600];
+    tell_jobs(all, order, jobs, sizeof jobs);
+    hk_print_text(0, 0, "%s", jobs);
+  }
   return args->quiet ? HK_OK : print_warnings(all, order, err);
 }
 
@@ -233,6 +270,7 @@ static hk_status put_contender(cJSON *array, const contender *c, const contender
   cJSON *object = hk_put_element(array, ok);
   hk_put_string(object, "machine", c->setup.machine.name, ok);
   hk_put_number(object, "gpus", gpus_of(c), ok);
+  hk_put_number(object, "tokens_per_iteration", tokens_of(c), ok);
   hk_put_bool(object, "fits", fits(c), ok);
   cJSON *best = hk_put_object(object, "best", ok);
   hk_put_string(best, "schema", "hocket.forecast/1", ok);
@@ -251,6 +289,11 @@ static hk_status print_json(const comparison *all, const contender *const *order
   hk_put_string(root, "model", model->name, &ok);
   hk_put_number(root, "parameters", (double)model->parameters, &ok);
   hk_put_string(root, "order", all->priced ? "cost_per_million_tokens" : "tokens_per_s", &ok);
+  if (all->n_fit > 1) {
+    char jobs[600];
+    tell_jobs(all, order, jobs, sizeof jobs);
+    hk_put_string(root, "note", jobs, &ok);
+  }
   cJSON *array = hk_put_array(root, "machines", &ok);
   for (size_t i = 0; i < all->n; i++) {
     const hk_status status = put_contender(array, order[i], order[0], all->priced, &ok, err);

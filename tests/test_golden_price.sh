@@ -113,6 +113,14 @@ grep -q '"order":[[:space:]]*"cost_per_million_tokens"' out || fail "not in the 
 grep -qE '"separated_from_first":[[:space:]]*(true|false)' out || fail "no separated_from_first"
 ok plan $several
 prints "^fastest: polaris-a100-4x40gb, [0-9]+ tokens/s"
+# It says that each machine runs the same job, not its best.
+tr '\n' ' ' <out | grep -q "all run micro-batch 1, grad-accum 1; an iteration has 2,048 tokens on h200-16c and 8,192 on polaris-a100-4x40gb. The order can change with the batch" ||
+  fail "no note on the jobs of a comparison"
+ok plan $several --quiet
+! grep -q "best job" out || fail "--quiet prints the note on jobs"
+ok plan $several --json
+grep -qE '"tokens_per_iteration":[[:space:]]*8192' out || fail "no tokens_per_iteration"
+grep -q '"note":.*The order can change with the batch' out || fail "no note in JSON"
 ok plan $several --price 1/h --tokens 1G
 prints "^machine .*run hours +run cost"
 awk 'length > 80 { exit 1 }' out || fail "wider than 80"
