@@ -83,13 +83,14 @@ class TrainerFactory:
                           optimizer_cls_and_kwargs=(hocket.TrainerFactory, {"max_norm": 1.0}))
 
     transformers 5 calls ``TrainerFactory()(model, **kwargs)``, transformers 4.47 to 4.57
-    ``TrainerFactory(groups, **kwargs)``; both give the optimizer. Older ones have no such argument:
-    give the Trainer ``optimizers=(opt, None)`` and ``callbacks=[hocket.TrainerCallback(opt)]``.
+    ``TrainerFactory(groups, **kwargs)``, axolotl ``TrainerFactory()(model, args, **kwargs)``; all
+    give the optimizer. Older ones have no such argument: give the Trainer ``optimizers=(opt, None)``
+    and ``callbacks=[hocket.TrainerCallback(opt)]``.
 
     The keywords are those of hocket.AdamW, and ``resume_from`` of hocket.TrainerCallback. What is
     not given comes from the TrainingArguments: ``learning_rate``, ``weight_decay``,
-    ``adam_beta1``, ``adam_beta2``, ``adam_epsilon``, ``gradient_accumulation_steps``. ``overlap`` is "both" unless given. Biases and
-    norms do not decay, by the Trainer's own rule.
+    ``adam_beta1``, ``adam_beta2``, ``adam_epsilon``, ``gradient_accumulation_steps``. ``overlap`` is
+    "both" unless given. Biases and norms do not decay, by the Trainer's own rule.
 
     The Trainer that calls is found in the stack, and gets a hocket.TrainerCallback, so that
     checkpoints hold the state and resuming loads it. Without one (a call by other code) state is
@@ -108,8 +109,14 @@ class TrainerFactory:
             )
         return factory(cast(nn.Module, trainer.model), **kwargs)
 
-    def __call__(self, model: nn.Module, **kwargs: Any) -> AdamW:
+    def __call__(
+        self, model: nn.Module, args: Optional[TrainingArguments] = None, **kwargs: Any
+    ) -> AdamW:
         """The optimizer, attached to the model.
+
+        Args:
+            model: the model.
+            args: where defaults come from; None: those of the Trainer that calls.
 
         Raises:
             HocketUsageError: an argument that is not supported, a model that cannot be attached.
@@ -117,8 +124,9 @@ class TrainerFactory:
         trainer = _caller()
         resume_from = kwargs.pop("resume_from", None)
         defaults: Dict[str, Any] = {"overlap": "both"}
-        if trainer is not None:
+        if args is None and trainer is not None:
             args = trainer.args
+        if args is not None:
             defaults.update(
                 lr=args.learning_rate,
                 weight_decay=args.weight_decay,
@@ -126,6 +134,7 @@ class TrainerFactory:
                 eps=args.adam_epsilon,
                 accumulation_steps=args.gradient_accumulation_steps,
             )
+        if trainer is not None:
             former = trainer.pop_callback(TrainerCallback)
             if isinstance(former, TrainerCallback):
                 former._optimizer.detach()

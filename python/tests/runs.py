@@ -24,6 +24,7 @@ MAX_NORM = {
     "never": None,
     "always": {"gpt": 2.0, "llama": 0.5},
     "sometimes": {"gpt": 10.5, "llama": 1.38},
+    "sometimes, of three": {"gpt": 8.3},  # with three micro-steps
 }
 
 

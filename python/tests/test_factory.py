@@ -176,6 +176,12 @@ def test_without_a_trainer_state_is_in_the_state_dict():
         hocket.TrainerFactory(own.parameters(), lr=1e-3)
 
 
+def test_arguments_are_given_by_position_as_axolotl_does(tmp_path):
+    opt = hocket.TrainerFactory()(model(), arguments(tmp_path), cpu_threads=1)
+    decay, _ = opt.param_groups
+    assert (decay["lr"], decay["weight_decay"], decay["eps"]) == (3e-3, 0.1, 1e-7)
+
+
 @needs_argument
 def test_an_option_that_is_refused_is_named(tmp_path):
     with pytest.raises(hocket.HocketError, match="overlap='sometimes'"):

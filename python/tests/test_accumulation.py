@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several backwards a step, the way that each framework does it: weights and state have the bits of
+a plain loop with the reference optimizer."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+import hocket
+from hocket import attach
+from models import batches, make, two_groups
+from reference import assert_same
+from runs import Case, reference, shape
+
+CASE = Case("gpt", "sometimes, of three", accumulation=3, steps=8)
+
+
+def data():
+    return batches(CASE.steps * CASE.accumulation)
+
+
+def made(overlap):
+    """The case's model, its optimizer, and the schedule of the learning rate."""
+    model = make(CASE.model, CASE.dtype)
+    attached = overlap != "drop-in"
+    opt = hocket.AdamW(
+        two_groups(model),
+        lr=2e-3,
+        max_norm=CASE.max_norm,
+        overlap=overlap if attached else "none",
+        cpu_threads=2,
+    )
+    if attached:
+        opt.attach(model)
+    return model, opt, torch.optim.lr_scheduler.LambdaLR(opt, shape)
+
+
+def with_accelerate(overlap, folder):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=CASE.accumulation)
+    model, opt, schedule = made(overlap)
+    prepared, optimizer = accelerator.prepare(model, opt)
+    for batch in data():
+        with accelerator.accumulate(prepared):
+            accelerator.backward(prepared(batch))
+            optimizer.step()
+            if accelerator.sync_gradients:
+                schedule.step()
+            optimizer.zero_grad()
+    return model, opt
+
+
+def with_ddp(overlap, folder):
+    """One process of a group; DDP reduces after the last backward of a step only."""
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model, opt, schedule = made(overlap)
+        parallel = nn.parallel.DistributedDataParallel(model)
+        for number, batch in enumerate(data(), start=1):
+            last = number % CASE.accumulation == 0
+            with contextlib.nullcontext() if last else parallel.no_sync():
+                (parallel(batch) / CASE.accumulation).backward()
+            if last:
+                opt.step()
+                schedule.step()
+                opt.zero_grad()
+        opt.synchronize()
+    finally:
+        distributed.destroy_process_group()
+    return model, opt
+
+
+def with_the_trainer(overlap, folder):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+
+    class Trainer(transformers.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return model(inputs["ids"])
+
+        def get_train_dataloader(self):
+            return torch.utils.data.DataLoader([{"ids": ids} for ids in data()], batch_size=None)
+
+    model, opt, schedule = made(overlap)
+    args = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=CASE.steps,
+        gradient_accumulation_steps=CASE.accumulation,
+        max_grad_norm=0,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    Trainer(model, args, train_dataset=data(), optimizers=(opt, schedule)).train()
+    return model, opt
+
+
+def with_lightning(overlap, folder):
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, self.opt, self.schedule = made(overlap)
+
+        def training_step(self, batch, number):
+            return self.model(batch)
+
+        def configure_optimizers(self):
+            return [self.opt], [{"scheduler": self.schedule, "interval": "step"}]
+
+    module = Module()
+    trainer = lightning.Trainer(
+        max_steps=CASE.steps,
+        accumulate_grad_batches=CASE.accumulation,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(data(), batch_size=None))
+    return module.model, module.opt
+
+
+def ways():
+    for run in (with_accelerate, with_the_trainer, with_lightning):
+        for overlap in ("drop-in", "none", "forward", "both"):
+            short = overlap == "both" and run is not with_lightning
+            marks = () if short else (pytest.mark.full,)
+            yield pytest.param(run, overlap, marks=marks, id=f"{run.__name__}-{overlap}")
+    yield pytest.param(with_ddp, "drop-in", id="with_ddp-drop-in")
+
+
+@pytest.mark.parametrize("run, overlap", list(ways()))
+def test_the_bits_are_those_of_a_plain_loop(run, overlap, monkeypatch, tmp_path):
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 512)
+    other, expected, _, norms = reference(CASE)
+    assert min(norms) < CASE.max_norm < max(norms)
+    model, opt = run(overlap, tmp_path)
+    assert opt.last_step.step == CASE.steps and opt.grad_norm == norms[-1]
+    assert_same(opt, model, expected, other)
