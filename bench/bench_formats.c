@@ -4,10 +4,12 @@
  * the machine's speed affects all of them. A case's figure is the median over the rounds; the ratio
  * is the median of the rounds' ratios of time to fp32 of the same kernel and place.
  *
- *   bench_formats [--params N] [--threads N] [--rounds N]
+ *   bench_formats [--params N] [--threads N] [--rounds N] [--kernel NAME|all]
  *
  * One JSON line a case. Bytes are what an update needs: state read and written, a bf16 gradient
- * read, and without split the bf16 weight written. Threads and memory are the engine's. */
+ * read, and without split the bf16 weight written. Threads and memory are the engine's. By default
+ * the kernels are those that the engine would take. Cycles are those of a thread for one parameter
+ * in the best round, at the clock rate that a chain of additions has after it. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +24,17 @@
 enum { MOST_ROUNDS = 101, KERNELS = 3, PLACES = 2, CASES = KERNELS * HK_FORMATS * PLACES };
 /* Parameters that a thread takes at a time, as in the engine, and those that stay in its cache. */
 enum { CHUNK = 65536, CACHED = 16384, REPEATS = 64 };
+/* Bytes by which arrays are shifted against each other, as in the engine's slabs. */
+enum { SKEW = 1152 };
 
 static const char *const names[HK_FORMATS] = {"fp32", "split", "bf16", "bf16+split"};
 static const int traffic[HK_FORMATS] = {28, 26, 20, 18};
 
 static struct {
   int64_t params;
-  char *state; /* 12 bytes a parameter, laid out for the case that runs */
+  const char *kernel; /* NULL: the best; or "all" */
+  double hz;          /* highest clock rate that was seen */
+  char *state;        /* 12 bytes a parameter, laid out for the case that runs */
   char *grad;
   uint16_t *w;
   hk_adamw_step step;
@@ -44,8 +50,8 @@ static hk_state_at part_of(hk_format format, int64_t at) {
   const int64_t n = mem.params;
   const int64_t p = hk_format_size(format, 0) * n, m = hk_format_size(format, 1) * n;
   const bool split = hk_format_is_split(format);
-  char *low = mem.state + p, *moments = low + (split ? 2 * n : 0);
-  const hk_state_at all = {mem.state, split ? low : NULL, moments, moments + m};
+  char *low = mem.state + p + SKEW, *moments = low + (split ? 2 * n + SKEW : 0);
+  const hk_state_at all = {mem.state, split ? low : NULL, moments, moments + m + SKEW};
   return hk_state_at_element(format, all, at);
 }
 
@@ -67,12 +73,27 @@ static void in_cache(void *arg, int64_t chunk, int thread) {
 
 static void clear(void *arg, int64_t chunk, int thread) {
   (void)thread, (void)arg;
+  uint16_t *const grad = (uint16_t *)(void *)mem.grad;
+  memset(mem.state + 12 * chunk * CHUNK, 0, (size_t)12 * CHUNK);
   for (int64_t i = chunk * CHUNK; i < (chunk + 1) * CHUNK; i++) {
-    memset(mem.state + 12 * i, 0, 12);
-    const uint16_t small = 0x3a83; /* 1e-3: gradients that are no zeros and no subnormals */
-    memcpy(mem.grad + 2 * i, &small, 2);
+    grad[i] = 0x3a83; /* 1e-3: gradients that are no zeros and no subnormals */
     mem.w[i] = 0;
   }
+}
+
+/* Each addition waits for the one before, and takes one cycle. */
+static void see_clock(void) {
+  enum { ADDITIONS = 1 << 20 };
+  uint64_t x = 1;
+  const hk_ns begin = hk_now();
+  for (int i = 0; i < ADDITIONS; i += 8) {
+    for (int k = 0; k < 8; k++) {
+      x += 3;
+      __asm__ volatile("" : "+r"(x));
+    }
+  }
+  const double hz = ADDITIONS * (double)HK_NS_PER_S / (double)(hk_now() - begin);
+  if (hz > mem.hz) mem.hz = hz;
 }
 
 /* Parameters a second. */
@@ -88,6 +109,7 @@ static double rate_of(hk_team *team, const bench_case *c) {
     hk_team_run(team, mem.params / CHUNK, from_memory, &copy);
   }
   const double seconds = (double)(hk_now() - begin) / HK_NS_PER_S;
+  see_clock();
   return (double)(c->cached ? cached * CACHED * REPEATS : mem.params) / seconds;
 }
 
@@ -113,10 +135,11 @@ static void print(const bench_case *cases, double rates[CASES][MOST_ROUNDS], int
   const double median = median_of_sorted(own, rounds);
   printf(
       "{\"kernel\": \"%s\", \"state\": \"%s\", \"place\": \"%s\", \"threads\": %d, "
-      "\"params_per_s\": %.4g, \"gb_per_s\": %.2f, \"time_to_fp32\": %.3f, "
-      "\"least\": %.3f, \"most\": %.3f}\n",
+      "\"params_per_s\": %.4g, \"best_params_per_s\": %.4g, \"cycles\": %.2f, "
+      "\"gb_per_s\": %.2f, \"time_to_fp32\": %.3f, \"least\": %.3f, \"most\": %.3f}\n",
       cases[i].kernels->name, names[cases[i].format], cases[i].cached ? "cache" : "memory", threads,
-      median, median * traffic[cases[i].format] / 1e9, median_of_sorted(ratio, rounds), ratio[0],
+      median, own[rounds - 1], mem.hz * threads / own[rounds - 1],
+      median * traffic[cases[i].format] / 1e9, median_of_sorted(ratio, rounds), ratio[0],
       ratio[rounds - 1]);
 }
 
@@ -126,7 +149,9 @@ static int list_cases(bench_case *cases) {
   int n = 0;
   for (int cached = 0; cached < PLACES; cached++) {
     for (size_t k = 0; k < n_kernels && k < KERNELS; k++) {
-      if (!kernels[k].supported) continue;
+      const char *const wanted = mem.kernel != NULL ? mem.kernel : hk_cpu_kernels_best()->name;
+      const bool all = strcmp(wanted, "all") == 0;
+      if (!kernels[k].supported || (!all && strcmp(wanted, kernels[k].name) != 0)) continue;
       for (int f = 0; f < HK_FORMATS; f++)
         cases[n++] = (bench_case){&kernels[k], (hk_format)f, cached != 0};
     }
@@ -135,8 +160,8 @@ static int list_cases(bench_case *cases) {
 }
 
 static hk_status take_memory(hk_team *team, hk_arena *arena, hk_error *err) {
-  HK_TRY(hk_arena_open(mem.params * 16 + 4096, team, NULL, arena, err));
-  mem.state = hk_arena_take(arena, 12 * mem.params, 4096);
+  HK_TRY(hk_arena_open(mem.params * 16 + 16384, team, NULL, arena, err));
+  mem.state = hk_arena_take(arena, 12 * mem.params + 4 * SKEW, 4096);
   mem.grad = hk_arena_take(arena, 2 * mem.params, 64);
   mem.w = hk_arena_take(arena, 2 * mem.params, 64);
   return HK_OK;
@@ -162,6 +187,7 @@ int main(int argc, char **argv) {
   static const struct option known[] = {{"params", required_argument, NULL, 'p'},
                                         {"threads", required_argument, NULL, 't'},
                                         {"rounds", required_argument, NULL, 'r'},
+                                        {"kernel", required_argument, NULL, 'k'},
                                         {0}};
   int threads = 1, rounds = 7;
   mem.params = (int64_t)1 << 27;
@@ -169,6 +195,7 @@ int main(int argc, char **argv) {
     if (c == 'p') mem.params = atoll(optarg);
     if (c == 't') threads = atoi(optarg);
     if (c == 'r') rounds = atoi(optarg);
+    if (c == 'k') mem.kernel = optarg;
     if (c == '?') return 2;
   }
   mem.params = mem.params / CHUNK * CHUNK;
