@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/graph/bytes.h"
+
 #define LEAST_GAIN   1.02    /* of a move of the search */
 #define WORTH_SAYING 1.03    /* of a suggestion */
 #define MOST_VISITED 24      /* jobs that are ranked */
@@ -78,10 +80,12 @@ static void write_options(const hk_job *from, const hk_job *to, hk_overlap overl
 
 const char *hk_alternative_text(const hk_alternative *a, char *buffer, size_t size) {
   char batch[64] = "", tokens[32], gain[48] = "";
+  const char *rounded = a->rounds ? ", momentum and variance rounded to bf16" : "";
   if (a->batch != 1) snprintf(batch, sizeof batch, " (%.3g x the batch)", a->batch);
   if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast or more", a->gain);
-  snprintf(buffer, size, "%s%s: %s tokens/s%s (%s)", a->options, batch,
-           hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain, a->schedule);
+  snprintf(buffer, size, "%s%s: %s tokens/s%s%s (%s)", a->options, batch,
+           hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain, rounded,
+           a->schedule);
   return buffer;
 }
 
@@ -91,6 +95,7 @@ static void describe(const search *s, const hk_job *job, hk_overlap overlap,
                      const hk_forecast *best, hk_alternative *a) {
   *a = (hk_alternative){.job = *job,
                         .overlap = overlap,
+                        .state = best->plan.optimizer,
                         .runtime = best->plan.runtime,
                         .batch = batch_of(job) / batch_of(s->job),
                         .iteration_ns = best->iteration_ns,
@@ -137,6 +142,77 @@ static void suggest(search *s, const hk_alternative *a, double now) {
     if (strcmp(advice->list[i].options, a->options) == 0) return;
   advice->list[advice->n] = *a;
   advice->list[advice->n++].gain = now > 0 ? a->tokens_per_s / now : 0;
+}
+
+/* -- Formats of state --------------------------------------------------------------------------
+ */
+
+/* Host bytes a parameter, the bf16 weight included; 0: not a format that the engine runs. */
+static double bytes_in_format(hk_optimizer state) {
+  const hk_optimizer_info *info = hk_optimizer_info_of(state);
+  return info->engine ? hk_state_per_param(state) + (info->weight ? 0 : HK_BYTES_BF16) : 0;
+}
+
+static bool is_rounded(hk_optimizer state) {
+  return state == HK_OPTIMIZER_BF16 || state == HK_OPTIMIZER_BF16_SPLIT;
+}
+
+/* Ranks the job with another state that takes less memory. *fits is false if there is none, if the
+ * model's weights are not bf16, or beyond the budget. */
+static hk_status rank_state(search *s, hk_optimizer state, hk_alternative *found, bool *fits,
+                            hk_error *err) {
+  const hk_optimizer now = s->settings->optimizer;
+  hk_plan_settings settings = *s->settings;
+  hk_ranking_options options = *s->options;
+  hk_error problem = {0};
+  hk_ranking ranking = {0};
+  *fits = false;
+  if (bytes_in_format(state) >= bytes_in_format(now)) return HK_OK;
+  if (s->ops_per_step * s->job->grad_accum > s->budget) return HK_OK;
+  settings.optimizer = state;
+  options.quick = true;
+  const hk_status status =
+      hk_rank(s->model, s->machine, s->job, &settings, &options, &ranking, &problem);
+  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
+  if (status != HK_OK) return HK_OK;
+  *fits = ranking.n_fit > 0;
+  describe(s, s->job, s->settings->overlap, &ranking.forecasts[0], found);
+  found->rounds = is_rounded(state) && !is_rounded(now);
+  snprintf(found->options, sizeof found->options, "--state %s", hk_optimizer_names[state]);
+  s->budget -= operations(&ranking), s->advice->rankings++;
+  hk_ranking_free(&ranking);
+  return HK_OK;
+}
+
+/* The most exact state in which the job fits. */
+static hk_status try_smaller_state(search *s, hk_error *err) {
+  static const hk_optimizer states[] = {HK_OPTIMIZER_SPLIT, HK_OPTIMIZER_BF16,
+                                        HK_OPTIMIZER_BF16_SPLIT};
+  for (int i = 0; i < 3; i++) {
+    hk_alternative found;
+    bool fits = false;
+    HK_TRY(rank_state(s, states[i], &found, &fits, err));
+    if (!fits) continue;
+    suggest(s, &found, 0);
+    break;
+  }
+  return HK_OK;
+}
+
+/* States that are faster: the exact one, and the smallest one if it is faster still. */
+static hk_status try_faster_state(search *s, const hk_forecast *best, hk_error *err) {
+  static const hk_optimizer states[] = {HK_OPTIMIZER_SPLIT, HK_OPTIMIZER_BF16_SPLIT};
+  double fastest = best->tokens_per_s;
+  if (best->plan.runtime != HK_RUNTIME_HOCKET) return HK_OK;
+  for (int i = 0; i < 2; i++) {
+    hk_alternative found;
+    bool fits = false;
+    HK_TRY(rank_state(s, states[i], &found, &fits, err));
+    if (!fits || found.tokens_per_s <= WORTH_SAYING * fastest) continue;
+    fastest = found.tokens_per_s;
+    suggest(s, &found, best->tokens_per_s);
+  }
+  return HK_OK;
 }
 
 /* -- Moves that keep the batch ------------------------------------------------------------------
@@ -277,6 +353,7 @@ static hk_status advise_faster(search *s, const hk_forecast *best, hk_error *err
   hk_alternative last = {0};
   HK_TRY(climb(s, &job, &tokens, &last, err));
   if (tokens > WORTH_SAYING * now) suggest(s, &last, now);
+  HK_TRY(try_faster_state(s, best, err));
   HK_TRY(try_overlap(s, best, err));
   HK_TRY(try_larger_batch(s, job, tokens, now, err));
   return try_no_accumulation(s, job, tokens, now, err);
@@ -393,6 +470,7 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
     status = advise_faster(s, &ranking->forecasts[0], err);
   } else {
     status = try_same_batch(s, &ranking->forecasts[0], err);
+    if (status == HK_OK) status = try_smaller_state(s, err);
     if (status == HK_OK) status = try_smaller_batch(s, err);
     if (status == HK_OK) status = try_more_gpus(s, &ranking->forecasts[0], err);
   }

@@ -8,18 +8,21 @@
  * that state could have, and the overlap of update and backward. These rankings are quick
  * (sim/rank.h): longer ones may find faster schedules. If the job does not fit, it suggests the
  * fastest job of the same batch that fits, a smaller batch, and more GPUs: their number is doubled
- * until the job fits. */
+ * until the job fits. Of the engine's formats of state it suggests those that are faster, or the
+ * most exact one in which the job fits. */
 #ifndef HK_SIM_ADVICE_H
 #define HK_SIM_ADVICE_H
 
 #include "sim/forecast.h"
 #include "sim/rank.h"
 
-#define HK_MOST_ADVICE 5
+#define HK_MOST_ADVICE 6
 
 typedef struct {
   hk_job job;
   hk_overlap overlap;
+  hk_optimizer state;
+  bool rounds;       /* that state rounds momentum and variance, and the job's does not */
   char options[128]; /* what to type: "--micro-batch 4 --grad-accum 2" */
   char schedule[96]; /* title of its best schedule */
   hk_runtime runtime;

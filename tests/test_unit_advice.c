@@ -25,14 +25,20 @@ typedef struct {
   hk_advice advice;
 } world;
 
-static void rank_job(const world *w, const hk_job *job, hk_overlap overlap, hk_ranking *ranking) {
+static void rank_state(const world *w, const hk_job *job, hk_optimizer state, hk_overlap overlap,
+                       hk_ranking *ranking) {
   hk_error err = {0};
   hk_plan_settings settings = w->settings;
+  settings.optimizer = state;
   hk_ranking_options options = w->options;
   settings.overlap = overlap;
   options.quick = true; /* as advice does */
   if (hk_rank(&w->model, &w->machine, job, &settings, &options, ranking, &err) != HK_OK)
     fail_msg("%s", err.message);
+}
+
+static void rank_job(const world *w, const hk_job *job, hk_overlap overlap, hk_ranking *ranking) {
+  rank_state(w, job, w->settings.optimizer, overlap, ranking);
 }
 
 static void load(world *w, const char *model, const char *machine, int micro, int accum) {
@@ -74,8 +80,9 @@ static void check_promises(const world *w) {
     const hk_alternative *a = &advice->list[i];
     hk_ranking again = {0};
     char text[256];
-    rank_job(w, &a->job, a->overlap, &again);
+    rank_state(w, &a->job, a->state, a->overlap, &again);
     assert_true(again.n_fit > 0);
+    assert_int_equal(again.forecasts[0].plan.optimizer, a->state);
     assert_true(again.forecasts[0].tokens_per_s == a->tokens_per_s);
     if (w->ranking.n_fit > 0) {
       assert_true(a->gain >= 1.02);
@@ -164,6 +171,79 @@ static void test_more_gpus(void **state) {
   drop(&w);
 }
 
+/* The first state that fits is the most exact one: those before it do not fit. A state that rounds
+ * says so. */
+static void fits_in(double host_memory, hk_optimizer expected) {
+  static const hk_optimizer states[] = {HK_OPTIMIZER_SPLIT, HK_OPTIMIZER_BF16,
+                                        HK_OPTIMIZER_BF16_SPLIT};
+  world w;
+  load(&w, "llama-2-7b", "h200-node-16c", 1, 1);
+  w.options.only_policy = &hk_policy_zero_offload;
+  w.machine.host_memory.value = host_memory;
+  advise(&w);
+  assert_int_equal(w.ranking.n_fit, 0);
+  const hk_alternative *found = NULL;
+  for (int i = 0; i < w.advice.n; i++)
+    if (strncmp(w.advice.list[i].options, "--state ", 8) == 0) found = &w.advice.list[i];
+  assert_non_null(found);
+  assert_int_equal(found->state, expected);
+  assert_string_equal(found->options + 8, hk_optimizer_names[expected]);
+  char text[256];
+  const bool says =
+      strstr(hk_alternative_text(found, text, sizeof text), "rounded to bf16") != NULL;
+  assert_true(says == (expected != HK_OPTIMIZER_SPLIT));
+  for (int i = 0; states[i] != expected; i++) {
+    hk_ranking other = {0};
+    rank_state(&w, &w.job, states[i], w.settings.overlap, &other);
+    assert_int_equal(other.n_fit, 0);
+    hk_ranking_free(&other);
+  }
+  check_promises(&w);
+  drop(&w);
+}
+
+/* 6.74 G parameters with 16, 14, 12 and 10 bytes of state, weight and gradient each: 108, 94, 81
+ * and 67 GB. */
+static void test_state_that_fits(void **state) {
+  (void)state;
+  world w;
+  load(&w, "llama-2-7b", "h200-node-16c", 1, 1);
+  const double reserved = w.machine.host_reserved.value;
+  drop(&w);
+  fits_in(reserved + 100e9, HK_OPTIMIZER_SPLIT);
+  fits_in(reserved + 88e9, HK_OPTIMIZER_BF16);
+  fits_in(reserved + 74e9, HK_OPTIMIZER_BF16_SPLIT);
+}
+
+/* All state on the CPU: fewer bytes are faster, and advice says by how much. */
+static void test_state_that_is_faster(void **state) {
+  (void)state;
+  world w;
+  load(&w, "qwen2.5-7b", "h200-node-16c", 1, 1);
+  w.options.only_policy = &hk_policy_zero_offload;
+  w.machine.host_memory.value = 512e9;
+  advise(&w);
+  assert_true(w.ranking.n_fit > 0);
+  bool said = false;
+  for (int i = 0; i < w.advice.n; i++)
+    said = said || (w.advice.list[i].state == HK_OPTIMIZER_BF16_SPLIT &&
+                    w.advice.list[i].gain > 1.1 && w.advice.list[i].rounds);
+  assert_true(said);
+  check_promises(&w);
+  drop(&w);
+  /* The smallest state has nothing to gain. */
+  load(&w, "qwen2.5-7b", "h200-node-16c", 1, 1);
+  w.options.only_policy = &hk_policy_zero_offload;
+  w.machine.host_memory.value = 512e9;
+  w.settings.optimizer = HK_OPTIMIZER_BF16_SPLIT;
+  advise(&w);
+  for (int i = 0; i < w.advice.n; i++) {
+    assert_null(strstr(w.advice.list[i].options, "--state"));
+    assert_int_equal(w.advice.list[i].state, HK_OPTIMIZER_BF16_SPLIT);
+  }
+  drop(&w);
+}
+
 /* Sequences of 8k tokens. Only the logits (128,256 x 6 bytes a token) are too large for 24 GB of
  * GPU memory: the loss in slices fits and keeps the batch. */
 static void test_loss(void **state) {
@@ -200,9 +280,14 @@ static void test_batch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_recomputation), cmocka_unit_test(test_room),
-      cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_more_gpus),
-      cmocka_unit_test(test_loss),          cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_recomputation),
+      cmocka_unit_test(test_room),
+      cmocka_unit_test(test_accumulation),
+      cmocka_unit_test(test_more_gpus),
+      cmocka_unit_test(test_loss),
+      cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_state_that_fits),
+      cmocka_unit_test(test_state_that_is_faster),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -257,6 +257,7 @@ static void put_advice(const hk_advice *advice, cJSON *root, bool *ok) {
     hk_put_string(element, "options", a->options, ok);
     hk_put_string(element, "policy", a->schedule, ok);
     hk_put_string(element, "runtime", hk_runtime_name(a->runtime), ok);
+    hk_put_string(element, "state", hk_optimizer_names[a->state], ok);
     hk_put_number(element, "batch_ratio", a->batch, ok);
     hk_put_number(element, "iteration_ms", hk_ms(a->iteration_ns), ok);
     hk_put_number(element, "tokens_per_s", a->tokens_per_s, ok);

@@ -243,6 +243,24 @@ def test_plan_auto(overlap, monkeypatch):
     assert 'plan="auto" chose: ' in opt.explain() and "no reason" not in opt.explain()
 
 
+def test_plan_auto_says_what_other_states_give(monkeypatch):
+    monkeypatch.setenv("HOCKET_MACHINE", "h200-16c")
+    run = plan.run
+    other = [{"options": f"--{option}", "gain": gain} for option, gain in
+             (("state bf16", 1.5), ("state split", 1.25), ("micro-batch 2", 2.0))]
+
+    def answer(arguments):
+        found = run(arguments)
+        return {**found, "advice": other} if arguments[0] == "plan" else found
+
+    monkeypatch.setattr(plan, "run", answer)
+    _, opt = compare(Case("llama", steps=2), True, overlap="forward", plan="auto")
+    lines = [line for line in opt.explain().splitlines() if "times as fast" in line]
+    exact = opt.param_groups[0]["params"][0].dtype is torch.bfloat16
+    assert lines[0] == "With state='bf16' it would be 1.50 times as fast."
+    assert len(lines) == 1 + exact  # split is for bf16 weights
+
+
 def test_plan_auto_for_clipped_steps(monkeypatch):
     monkeypatch.setenv("HOCKET_MACHINE", "h200-16c")
     asked = []
