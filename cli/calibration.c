@@ -6,16 +6,7 @@
 #include <stdio.h>
 
 #include "calib/stand/fingerprint.h"
-
-static double number_of(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
-static const char *text_of(const cJSON *object, const char *key) {
-  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
-  return text ? text : "";
-}
+#include "core/base/json.h"
 
 const cJSON *hk_calibration_of(const cJSON *document) {
   const cJSON *member = cJSON_GetObjectItemCaseSensitive(document, "calibration");
@@ -25,21 +16,21 @@ const cJSON *hk_calibration_of(const cJSON *document) {
 void hk_calibration_summarise(const cJSON *calibration, hk_calibration_summary *summary) {
   const cJSON *errors = cJSON_GetObjectItemCaseSensitive(calibration, "replay_error_pct");
   *summary = (hk_calibration_summary){
-      .made = text_of(calibration, "made"),
-      .version = text_of(calibration, "version"),
+      .made = hk_json_text_or(calibration, "made", ""),
+      .version = hk_json_text_or(calibration, "version", ""),
       .quick = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(calibration, "quick")),
       .accepted = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(calibration, "accepted")),
-      .seconds = number_of(calibration, "seconds"),
-      .median_error_pct = number_of(errors, "median"),
-      .p90_error_pct = number_of(errors, "p90"),
-      .worst_error_pct = number_of(errors, "worst")};
+      .seconds = hk_json_number_or(calibration, "seconds", NAN),
+      .median_error_pct = hk_json_number_or(errors, "median", NAN),
+      .p90_error_pct = hk_json_number_or(errors, "p90", NAN),
+      .worst_error_pct = hk_json_number_or(errors, "worst", NAN)};
 }
 
 void hk_calibration_interval(const cJSON *calibration, const char *key, double *low, double *high) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(calibration, "quantities");
   const cJSON *quantity = cJSON_GetObjectItemCaseSensitive(list, key);
-  *low = number_of(quantity, "low");
-  *high = number_of(quantity, "high");
+  *low = hk_json_number_or(quantity, "low", NAN);
+  *high = hk_json_number_or(quantity, "high", NAN);
 }
 
 const char *hk_format_accuracy(double median_error_pct, bool quick, bool accepted, char *buffer,
@@ -54,17 +45,17 @@ const char *hk_format_accuracy(double median_error_pct, bool quick, bool accepte
 
 static void print_fingerprint(const cJSON *fingerprint) {
   const char *between = "measured on:";
-#define PRINT_TEXT(field, key, meaning)                          \
-  if (*text_of(fingerprint, key)) {                              \
-    printf("%s %s %s", between, key, text_of(fingerprint, key)); \
-    between = ",";                                               \
+#define PRINT_TEXT(field, key, meaning)                                      \
+  if (*hk_json_text_or(fingerprint, key, "")) {                              \
+    printf("%s %s %s", between, key, hk_json_text_or(fingerprint, key, "")); \
+    between = ",";                                                           \
   }
   HK_FINGERPRINT_TEXTS(PRINT_TEXT)
 #undef PRINT_TEXT
-#define PRINT_NUMBER(field, key, meaning)                            \
-  if (number_of(fingerprint, key) >= 0) {                            \
-    printf("%s %s %.0f", between, key, number_of(fingerprint, key)); \
-    between = ",";                                                   \
+#define PRINT_NUMBER(field, key, meaning)                                         \
+  if (hk_json_number_or(fingerprint, key, NAN) >= 0) {                            \
+    printf("%s %s %.0f", between, key, hk_json_number_or(fingerprint, key, NAN)); \
+    between = ",";                                                                \
   }
   HK_FINGERPRINT_NUMBERS(PRINT_NUMBER)
 #undef PRINT_NUMBER

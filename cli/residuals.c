@@ -4,10 +4,7 @@
 #include <stdio.h>
 
 #include "cli/print/table.h"
-
-static const char *text_of(const cJSON *entry, const char *key) {
-  return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, key));
-}
+#include "core/base/json.h"
 
 static void percent_cell(hk_table *table, const cJSON *entry, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(entry, key);
@@ -28,7 +25,8 @@ hk_status hk_print_residuals(const cJSON *document, hk_error *err) {
   int n = 0;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   cJSON_ArrayForEach(entry, list) {
-    const char *against = text_of(entry, "against"), *figure = text_of(entry, "figure");
+    const char *against = hk_json_text_or(entry, "against", NULL),
+               *figure = hk_json_text_or(entry, "figure", NULL);
     if (!against || !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(entry, "median_pct")))
       continue;
     hk_table_row(&table);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/json.h"
 #include "core/machine/team.h"
 #include "sim/coverage.h"
 #include "sim/forecast.h"
@@ -172,11 +173,6 @@ static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machi
        machine->name, (double)plan->piece_numel / 1e6, SMALL_PIECE / 1000000);
 }
 
-static double number_of(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
 const char *hk_profile_trouble(const cJSON *document, char *buffer, size_t size) {
   const cJSON *calibration = cJSON_GetObjectItemCaseSensitive(document, "calibration");
   const cJSON *errors = cJSON_GetObjectItemCaseSensitive(calibration, "replay_error_pct");
@@ -187,7 +183,8 @@ const char *hk_profile_trouble(const cJSON *document, char *buffer, size_t size)
            "the calibration of %.95s was not accepted: its own probes are predicted with errors of "
            "%.1f %% (median) and %.1f %% (nine in ten); calibrate again on a quiet machine, or for "
            "longer",
-           name ? name : "this profile", number_of(errors, "median"), number_of(errors, "p90"));
+           name ? name : "this profile", hk_json_number_or(errors, "median", NAN),
+           hk_json_number_or(errors, "p90", NAN));
   return buffer;
 }
 

@@ -238,7 +238,7 @@ static void wrong_json_is_refused(void **state) {
   snprintf(text, sizeof text, "{\"gpu\": \"%0128d\"}", 7);
   hk_error err = {0};
   assert_int_equal(read_back(text, &f, &err), HK_INPUT);
-  assert_non_null(strstr(err.message, "at most 127 bytes, got 128"));
+  assert_non_null(strstr(err.message, "0 to 127 characters, got 128"));
 }
 
 /* ---- Comparing ------------------------------------------------------------------------------- */

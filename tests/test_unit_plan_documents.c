@@ -102,7 +102,7 @@ static void bad_values(void **state) {
       {"machine",
        "\"0123456789012345678901234567890123456789012345678901234567890123456789"
        "01234567890123456789012345\"",
-       "key 'machine': longer than 95 characters"},
+       "key 'machine': expected 0 to 95 characters"},
       {"model.config.num_hidden_layers", "0", "model.config: key 'num_hidden_layers'"},
       {"model.config.num_hidden_layers", "4", "subgroups add up to 39024 parameters"},
       {"model.config.architectures", "[\"BertModel\"]", "model.config: key 'architectures'"},
@@ -116,7 +116,8 @@ static void bad_values(void **state) {
       {"job.grad_accum", "0", "grad_accum: expected"},
       {"job.seq", "16777217", "key 'seq'"},
       {"job.checkpoint_activations", "1", "key 'checkpoint_activations'"},
-      {"policy.name", "\"0123456789012345678901234567890123456789\"", "key 'name': longer than 31"},
+      {"policy.name", "\"0123456789012345678901234567890123456789\"",
+       "key 'name': expected 0 to 31 characters"},
       {"policy.stride", "-1", "key 'stride'"},
       {"policy.stride", "1048577", "key 'stride'"},
       {"policy.ratio", "1.0000001", "key 'ratio'"},

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/base/grow.h"
 #include "traces/import_deepspeed_internal.h"
 #include "traces/median.h"
 
@@ -72,15 +73,6 @@ static void clear(iteration *it) {
   for (int q = 0; q < N_QUANTITIES; q++) it->of[q] = NAN;
 }
 
-static hk_status grow(void **items, size_t *room, size_t size, hk_error *err) {
-  size_t more = *room ? 2 * *room : 64;
-  void *larger = realloc(*items, more * size);
-  if (!larger) return hk_fail_memory(err, more * size, "iterations");
-  *items = larger;
-  *room = more;
-  return HK_OK;
-}
-
 /* An iteration follows the error line: the error did not end the run. */
 static void forget_failure(import_task *im) {
   im->report->failed = im->in_traceback = false;
@@ -91,8 +83,7 @@ static hk_status close_iteration(import_task *im) {
   if (im->n_done == HK_IMPORT_MOST_ITERATIONS) {
     im->beyond++;
   } else {
-    if (im->n_done == im->room)
-      HK_TRY(grow((void **)&im->done, &im->room, sizeof *im->done, im->err));
+    HK_TRY(HK_GROW(im->done, im->room, im->n_done, "iterations", im->err));
     im->done[im->n_done++] = im->now;
   }
   clear(&im->now);
@@ -103,8 +94,7 @@ static hk_status close_iteration(import_task *im) {
 static hk_status add_time(import_task *im, double ms) {
   forget_failure(im);
   if (im->times.n == HK_IMPORT_MOST_ITERATIONS) return HK_OK;
-  if (im->times.n == im->times.room)
-    HK_TRY(grow((void **)&im->times.values, &im->times.room, sizeof ms, im->err));
+  HK_TRY(HK_GROW(im->times.values, im->times.room, im->times.n, "iterations", im->err));
   im->times.values[im->times.n++] = ms;
   return HK_OK;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
 #include "traces/import_deepspeed_internal.h"
 
 typedef enum { COUNT, REAL, SWITCH } kind;
@@ -224,13 +225,7 @@ static hk_status add_subgroup(struct hk_log_subgroups *groups, long long numel, 
     groups->runs[groups->n - 1].count++;
     return HK_OK;
   }
-  if (groups->n == groups->room) {
-    size_t room = groups->room ? 2 * groups->room : 64;
-    void *larger = realloc(groups->runs, room * sizeof *groups->runs);
-    if (!larger) return hk_fail_memory(err, room * sizeof *groups->runs, "subgroups");
-    groups->runs = larger;
-    groups->room = room;
-  }
+  HK_TRY(HK_GROW(groups->runs, groups->room, groups->n, "subgroups", err));
   groups->runs[groups->n].numel = numel;
   groups->runs[groups->n++].count = 1;
   return HK_OK;

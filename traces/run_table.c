@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
 #include "core/base/infile.h"
 #include "core/base/names.h"
 
@@ -286,15 +287,10 @@ hk_status hk_run_table_load(const char *path, hk_run_table *table, hk_error *err
 }
 
 hk_status hk_run_table_add(hk_run_table *table, hk_run *run, hk_error *err) {
-  if (table->n == table->room) {
-    const size_t room = table->room > 0 ? 2 * table->room : 16;
-    hk_run *larger = realloc(table->runs, room * sizeof *larger);
-    if (!larger) {
-      hk_run_free(run);
-      return hk_fail_memory(err, room * sizeof *larger, "a run table");
-    }
-    table->runs = larger;
-    table->room = room;
+  const hk_status status = HK_GROW(table->runs, table->room, table->n, "a run table", err);
+  if (status != HK_OK) {
+    hk_run_free(run);
+    return status;
   }
   table->runs[table->n++] = *run;
   *run = (hk_run){0};

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
 #include "core/base/json.h"
 #include "traces/timelines_internal.h"
 
@@ -41,16 +42,12 @@ static hk_status print_plan(const hk_plan *plan, char **out, hk_error *err) {
   return status;
 }
 
-static const char *text_of(const cJSON *object, const char *key) {
-  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
-  return text ? text : "";
-}
-
 static hk_status fill_row(const hk_timeline_to_store *what, row *r, hk_error *err) {
   char policy[64];
   snprintf(r->label, sizeof r->label, "%s, %s", hk_plan_title(what->plan, policy, sizeof policy),
            what->plan->model.name);
-  r->machine = what->profile ? text_of(what->profile, "name") : text_of(what->fingerprint, "gpu");
+  r->machine = what->profile ? hk_json_text_or(what->profile, "name", "")
+                             : hk_json_text_or(what->fingerprint, "gpu", "");
   hk_graph_hash(what->graph, r->graph);
   HK_TRY(print_plan(what->plan, &r->plan, err));
   HK_TRY(print_document(what->profile, &r->profile, err));
@@ -145,27 +142,22 @@ static hk_status read_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_t
   return HK_OK;
 }
 
-/* Appends the row. The list is full whenever *n is 0 or a power of two. */
 static hk_status append_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_timeline **list,
-                             size_t *n, hk_error *err) {
-  if ((*n & (*n - 1)) == 0) {
-    const size_t room = *n ? 2 * *n : 1;
-    hk_stored_timeline *grown = realloc(*list, room * sizeof *grown);
-    if (!grown) return hk_fail_memory(err, room * sizeof *grown, "a list of timelines");
-    *list = grown;
-  }
+                             size_t *room, size_t *n, hk_error *err) {
+  HK_TRY(HK_GROW(*list, *room, *n, "a list of timelines", err));
   return read_kept(store, statement, &(*list)[(*n)++], err);
 }
 
 hk_status hk_timelines_list(hk_store *store, hk_stored_timeline **list, size_t *n, hk_error *err) {
   *list = NULL;
   *n = 0;
+  size_t room = 0;
   sqlite3_stmt *statement = NULL;
   hk_status status = hk_store_query(store, &statement, err,
                                     "SELECT " KEPT_COLUMNS " FROM timeline ORDER BY id DESC", "");
   for (bool more = true; status == HK_OK && more;) {
     status = hk_store_step(store, statement, &more, err);
-    if (status == HK_OK && more) status = append_kept(store, statement, list, n, err);
+    if (status == HK_OK && more) status = append_kept(store, statement, list, &room, n, err);
     /* A damaged tree of pages may contain a cycle and return the same rows without end. */
     if (status == HK_OK && more && *n > 1 && (*list)[*n - 1].id >= (*list)[*n - 2].id)
       status = hk_fail(err, HK_ENVIRONMENT,

@@ -10,6 +10,7 @@
 
 #include "calib/parts/private.h"
 #include "core/base/json.h"
+#include "core/base/json_write.h"
 
 #define HOST_SUFFIX   " of a part of a host"
 #define VENDOR_SUFFIX " of another vendor"
@@ -324,13 +325,6 @@ static hk_status put_defaults(maker *m, hk_error *err) {
   return HK_OK;
 }
 
-/* Takes over `item`, which may be NULL. */
-static bool add_item(cJSON *object, const char *key, cJSON *item) {
-  if (item && cJSON_AddItemToObject(object, key, item)) return true;
-  cJSON_Delete(item);
-  return false;
-}
-
 /* In the order of hk_quantity_list. cJSON_ReplaceItemInObject of cJSON 1.7.15 reports success
  * without memory for the key, and loses it. */
 static hk_status sort_quantities(cJSON *root, maker *m, hk_error *err) {
@@ -340,11 +334,12 @@ static hk_status sort_quantities(cJSON *root, maker *m, hk_error *err) {
   bool ok = sorted != NULL;
   for (size_t i = 0; ok && i < n; i++) {
     cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(m->list, list[i].key);
-    if (item) ok = add_item(sorted, list[i].key, item);
+    if (item) hk_put_item(sorted, list[i].key, item, &ok);
   }
   if (ok) {
     cJSON_DeleteItemFromObjectCaseSensitive(root, "quantities");
-    if (add_item(root, "quantities", sorted)) return HK_OK;
+    hk_put_item(root, "quantities", sorted, &ok);
+    if (ok) return HK_OK;
   } else {
     cJSON_Delete(sorted);
   }
@@ -352,15 +347,15 @@ static hk_status sort_quantities(cJSON *root, maker *m, hk_error *err) {
 }
 
 /* The profile's note, which every forecast with it repeats. */
-static bool put_notes(const maker *m, cJSON *root) {
+static void put_notes(maker *m, cJSON *root) {
   char text[300];
-  if (!m->node->vendor) return true;
+  if (!m->node->vendor) return;
   snprintf(text, sizeof text,
            "no GPU of %s was measured: how fast forward, backward and updates on the GPU are is "
            "transferred from another vendor's, and the intervals are wider for it",
            m->node->vendor);
   const char *const texts[] = {text};
-  return add_item(root, "notes", cJSON_CreateStringArray(texts, 1));
+  hk_put_item(root, "notes", cJSON_CreateStringArray(texts, 1), &m->ok);
 }
 
 static hk_status put_all(const hk_parts *parts, cJSON *root, maker *m, hk_error *err) {
@@ -373,8 +368,8 @@ static hk_status put_all(const hk_parts *parts, cJSON *root, maker *m, hk_error 
   if (m->ok) HK_TRY(put_defaults(m, err));
   if (m->ok) HK_TRY(sort_quantities(root, m, err));
   const cJSON *residuals = cJSON_GetObjectItemCaseSensitive(parts->transfer, "residuals");
-  m->ok = m->ok && put_notes(m, root) &&
-          (!residuals || add_item(root, "residuals", cJSON_Duplicate(residuals, true)));
+  put_notes(m, root);
+  if (residuals) hk_put_item(root, "residuals", cJSON_Duplicate(residuals, true), &m->ok);
   return m->ok ? HK_OK : hk_fail_memory(err, sizeof(cJSON), "a machine profile");
 }
 

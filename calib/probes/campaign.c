@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
+
 /* -- Series ------------------------------------------------------------------------------------ */
 
 hk_status hk_campaign_open(const hk_probe *probes, size_t n, hk_campaign *campaign, hk_error *err) {
@@ -53,13 +55,8 @@ static hk_status summarise(hk_series *series, hk_error *err) {
 
 static hk_status append(hk_series *series, const double *values, hk_error *err) {
   const size_t n_loads = (size_t)series->probe.n_loads;
-  if (series->rounds == series->room) {
-    const size_t room = series->room > 0 ? 2 * series->room : 8;
-    double *grown = realloc(series->values, room * n_loads * sizeof *grown);
-    if (!grown) return hk_fail_memory(err, room * n_loads * sizeof *grown, "a series");
-    series->values = grown;
-    series->room = room;
-  }
+  HK_TRY(hk_grow(&series->values, &series->room, series->rounds, n_loads * sizeof *values,
+                 "a series", err));
   memcpy(series->values + series->rounds++ * n_loads, values, n_loads * sizeof *values);
   return summarise(series, err);
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
+
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 #define CPU_CHUNK ((int64_t)64 << 10) /* parameters that an engine thread takes at a time */
@@ -38,17 +40,8 @@ void hk_probe_add(hk_probe_builder *b, const hk_probe *p) {
     same->quick |= p->quick;
     return;
   }
-  if (b->n == b->room) {
-    const size_t room = b->room > 0 ? 2 * b->room : 64;
-    hk_probe *grown = realloc(b->probes, room * sizeof *grown);
-    if (grown == NULL) {
-      b->failed = true;
-      return;
-    }
-    b->probes = grown;
-    b->room = room;
-  }
-  b->probes[b->n++] = *p;
+  b->failed = HK_GROW(b->probes, b->room, b->n, "probes", NULL) != HK_OK;
+  if (!b->failed) b->probes[b->n++] = *p;
 }
 
 hk_bytes hk_probe_most_copied(const hk_probe_scope *s, int gpus) {

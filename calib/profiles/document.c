@@ -9,6 +9,7 @@
 #include "calib/fit/table_fit_problem.h"
 #include "calib/profiles/internal.h"
 #include "core/base/json.h"
+#include "core/base/json_write.h"
 #include "core/base/names.h"
 
 void hk_profile_now(char text[32]) {
@@ -43,126 +44,106 @@ hk_status hk_profile_check_name(const char *name, hk_error *err) {
 /* -- Writing ----------------------------------------------------------------------------------- */
 
 /* Six digits, as in fits. NAN and infinities become null. */
-static bool put(cJSON *object, const char *key, double value) {
-  return isfinite(value)
-             ? cJSON_AddNumberToObject(object, key, copysign(hk_fit_rounded(fabs(value)), value))
-             : cJSON_AddNullToObject(object, key);
+static void put(cJSON *object, const char *key, double value, bool *ok) {
+  if (isfinite(value))
+    hk_put_number(object, key, copysign(hk_fit_rounded(fabs(value)), value), ok);
+  else
+    hk_put_item(object, key, cJSON_CreateNull(), ok);
 }
 
-static bool put_text(cJSON *object, const char *key, const char *text) {
-  return cJSON_AddStringToObject(object, key, text);
-}
-
-static bool put_bool(cJSON *object, const char *key, bool value) {
-  return cJSON_AddBoolToObject(object, key, value);
-}
-
-/* Appends an empty object to the array and returns it; NULL: out of memory. */
-static cJSON *append(cJSON *array) {
-  cJSON *object = cJSON_CreateObject();
-  if (object && cJSON_AddItemToArray(array, object)) return object;
-  cJSON_Delete(object);
-  return NULL;
-}
-
-static bool put_replay_errors(cJSON *root, const hk_profile_fit *fit) {
+static void put_replay_errors(cJSON *root, const hk_profile_fit *fit, bool *ok) {
   const bool some = fit->n_replays > 0;
-  cJSON *object = cJSON_AddObjectToObject(root, "replay_error_pct");
-  return object && put(object, "median", some ? fit->median_error_pct : NAN) &&
-         put(object, "p90", some ? fit->p90_error_pct : NAN) &&
-         put(object, "worst", some ? fit->worst_error_pct : NAN);
+  cJSON *object = hk_put_object(root, "replay_error_pct", ok);
+  put(object, "median", some ? fit->median_error_pct : NAN, ok);
+  put(object, "p90", some ? fit->p90_error_pct : NAN, ok);
+  put(object, "worst", some ? fit->worst_error_pct : NAN, ok);
 }
 
-static bool put_fingerprint(cJSON *root, const hk_fingerprint *f) {
-  cJSON *object = hk_fingerprint_to_json(f);
-  if (object && cJSON_AddItemToObject(root, "fingerprint", object)) return true;
-  cJSON_Delete(object);
-  return false;
-}
-
-static bool put_quantities(cJSON *root, const hk_profile_fit *fit) {
-  cJSON *list = cJSON_AddObjectToObject(root, "quantities");
-  bool good = list;
-  for (size_t i = 0; good && i < fit->n_quantities; i++) {
+static void put_quantities(cJSON *root, const hk_profile_fit *fit, bool *ok) {
+  cJSON *list = hk_put_object(root, "quantities", ok);
+  for (size_t i = 0; i < fit->n_quantities; i++) {
     const hk_calibrated *q = &fit->quantities[i];
-    cJSON *object = cJSON_AddObjectToObject(list, q->info->key);
-    good = object && put(object, "low", q->low) && put(object, "high", q->high) &&
-           put(object, "probes", (double)q->probes);
+    cJSON *object = hk_put_object(list, q->info->key, ok);
+    put(object, "low", q->low, ok);
+    put(object, "high", q->high, ok);
+    put(object, "probes", (double)q->probes, ok);
   }
-  return good;
 }
 
-static bool put_segments(cJSON *root, const hk_profile_fit *fit) {
-  cJSON *list = cJSON_AddArrayToObject(root, "segments");
-  bool good = list;
-  for (size_t i = 0; good && i < fit->n_segments; i++) {
+static void put_segments(cJSON *root, const hk_profile_fit *fit, bool *ok) {
+  cJSON *list = hk_put_array(root, "segments", ok);
+  for (size_t i = 0; i < fit->n_segments; i++) {
     const hk_line_segment *s = &fit->segments[i];
-    cJSON *object = append(list);
-    good = object && put_text(object, "what", s->what) && put(object, "least", s->least) &&
-           put(object, "latency_ns", s->latency_ns) &&
-           put(object, "latency_error_ns", s->latency_error) && put(object, "rate", s->rate) &&
-           put(object, "rate_error", s->rate_error);
+    cJSON *object = hk_put_element(list, ok);
+    hk_put_string(object, "what", s->what, ok);
+    put(object, "least", s->least, ok);
+    put(object, "latency_ns", s->latency_ns, ok);
+    put(object, "latency_error_ns", s->latency_error, ok);
+    put(object, "rate", s->rate, ok);
+    put(object, "rate_error", s->rate_error, ok);
   }
-  return good;
 }
 
-static bool put_replays(cJSON *root, const hk_profile_fit *fit) {
-  cJSON *list = cJSON_AddArrayToObject(root, "replays");
-  bool good = list;
-  for (size_t i = 0; good && i < fit->n_replays; i++) {
+static void put_replays(cJSON *root, const hk_profile_fit *fit, bool *ok) {
+  cJSON *list = hk_put_array(root, "replays", ok);
+  for (size_t i = 0; i < fit->n_replays; i++) {
     const hk_replayed *r = &fit->replays[i];
-    cJSON *object = append(list);
-    good = object && put_text(object, "probe", r->probe) && put(object, "load", r->load) &&
-           put(object, "measured", r->measured) && put(object, "predicted", r->predicted) &&
-           put(object, "error_pct", r->error_pct);
+    cJSON *object = hk_put_element(list, ok);
+    hk_put_string(object, "probe", r->probe, ok);
+    put(object, "load", r->load, ok);
+    put(object, "measured", r->measured, ok);
+    put(object, "predicted", r->predicted, ok);
+    put(object, "error_pct", r->error_pct, ok);
   }
-  return good;
 }
 
-static bool put_load(cJSON *list, const hk_load *load, const hk_summary *s) {
+static void put_load(cJSON *list, const hk_load *load, const hk_summary *s, bool *ok) {
   char label[64];
   if (hk_load_is(load->kind, HK_TRAIT_CPU))
     snprintf(label, sizeof label, "%s", hk_load_name(load->kind));
   else
     snprintf(label, sizeof label, "%s gpu%d", hk_load_name(load->kind), load->gpu);
-  cJSON *object = append(list);
-  return object && put_text(object, "load", label) &&
-         put_text(object, "unit", hk_load_unit(load->kind)) && put(object, "n", (double)s->n) &&
-         put(object, "median", s->median) && put(object, "mad", s->mad) &&
-         put(object, "low", s->low) && put(object, "high", s->high);
+  cJSON *object = hk_put_element(list, ok);
+  hk_put_string(object, "load", label, ok);
+  hk_put_string(object, "unit", hk_load_unit(load->kind), ok);
+  put(object, "n", (double)s->n, ok);
+  put(object, "median", s->median, ok);
+  put(object, "mad", s->mad, ok);
+  put(object, "low", s->low, ok);
+  put(object, "high", s->high, ok);
 }
 
 /* A series without a round that did not fail is left out. */
-static bool put_one_series(cJSON *list, const hk_series *series) {
-  if (series->rounds == 0 && !series->failed) return true;
-  cJSON *object = cJSON_AddObjectToObject(list, series->probe.name);
-  if (!object) return false;
-  if (series->failed) return put_text(object, "failed", series->failure);
-  cJSON *loads = NULL;
-  bool good = put_bool(object, "narrow", series->narrow) &&
-              (loads = cJSON_AddArrayToObject(object, "loads"));
-  for (int i = 0; good && i < series->probe.n_loads; i++)
-    good = put_load(loads, &series->probe.loads[i], &series->summary[i]);
-  return good;
-}
-
-static bool put_series(cJSON *root, const hk_campaign *campaign) {
-  cJSON *list = cJSON_AddObjectToObject(root, "series");
-  bool good = list;
-  for (size_t i = 0; good && i < campaign->n; i++)
-    good = put_one_series(list, &campaign->series[i]);
-  return good;
+static void put_one_series(cJSON *list, const hk_series *series, bool *ok) {
+  if (series->rounds == 0 && !series->failed) return;
+  cJSON *object = hk_put_object(list, series->probe.name, ok);
+  if (series->failed) {
+    hk_put_string(object, "failed", series->failure, ok);
+    return;
+  }
+  hk_put_bool(object, "narrow", series->narrow, ok);
+  cJSON *loads = hk_put_array(object, "loads", ok);
+  for (int i = 0; i < series->probe.n_loads; i++)
+    put_load(loads, &series->probe.loads[i], &series->summary[i], ok);
 }
 
 cJSON *hk_profile_calibration(const hk_profile_fit *fit, const hk_campaign *campaign,
                               const hk_fingerprint *f, bool quick, const char *made) {
+  bool ok = true;
   cJSON *root = cJSON_CreateObject();
-  if (root && put_text(root, "made", made) && put_text(root, "version", f->version) &&
-      put_bool(root, "quick", quick) && put_bool(root, "accepted", fit->accepted) &&
-      put(root, "seconds", campaign->seconds) && put_replay_errors(root, fit) &&
-      put_fingerprint(root, f) && put_quantities(root, fit) && put_segments(root, fit) &&
-      put_replays(root, fit) && put_series(root, campaign))
-    return root;
+  hk_put_string(root, "made", made, &ok);
+  hk_put_string(root, "version", f->version, &ok);
+  hk_put_bool(root, "quick", quick, &ok);
+  hk_put_bool(root, "accepted", fit->accepted, &ok);
+  put(root, "seconds", campaign->seconds, &ok);
+  put_replay_errors(root, fit, &ok);
+  hk_put_item(root, "fingerprint", hk_fingerprint_to_json(f), &ok);
+  put_quantities(root, fit, &ok);
+  put_segments(root, fit, &ok);
+  put_replays(root, fit, &ok);
+  cJSON *list = hk_put_object(root, "series", &ok);
+  for (size_t i = 0; i < campaign->n; i++) put_one_series(list, &campaign->series[i], &ok);
+  if (ok) return root;
   cJSON_Delete(root);
   return NULL;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "calib/profiles/internal.h"
+#include "core/base/grow.h"
 #include "core/base/json.h"
 #include "core/base/names.h"
 
@@ -156,21 +157,16 @@ static hk_status read_entry(hk_store *store, sqlite3_stmt *statement, hk_profile
   return HK_OK;
 }
 
-/* Reads one more entry. The list doubles in size whenever n is a power of two. */
 static hk_status append_entry(hk_store *store, sqlite3_stmt *statement, hk_profile_entry **entries,
-                              size_t *n, hk_error *err) {
-  if ((*n & (*n - 1)) == 0) {
-    const size_t room = *n ? 2 * *n : 1;
-    hk_profile_entry *grown = realloc(*entries, room * sizeof *grown);
-    if (!grown) return hk_fail_memory(err, room * sizeof *grown, "a list of profiles");
-    *entries = grown;
-  }
+                              size_t *room, size_t *n, hk_error *err) {
+  HK_TRY(HK_GROW(*entries, *room, *n, "a list of profiles", err));
   return read_entry(store, statement, &(*entries)[(*n)++], err);
 }
 
 hk_status hk_profiles_list(hk_store *store, hk_profile_entry **entries, size_t *n, hk_error *err) {
   *entries = NULL;
   *n = 0;
+  size_t room = 0;
   sqlite3_stmt *statement = NULL;
   hk_status status =
       hk_store_query(store, &statement, err,
@@ -179,7 +175,7 @@ hk_status hk_profiles_list(hk_store *store, hk_profile_entry **entries, size_t *
                      "");
   for (bool row = true; status == HK_OK && row;) {
     status = hk_store_step(store, statement, &row, err);
-    if (status == HK_OK && row) status = append_entry(store, statement, entries, n, err);
+    if (status == HK_OK && row) status = append_entry(store, statement, entries, &room, n, err);
   }
   hk_store_finish(statement);
   if (status == HK_OK) return HK_OK;

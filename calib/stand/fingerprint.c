@@ -191,12 +191,8 @@ cJSON *hk_fingerprint_to_json(const hk_fingerprint *f) {
 static hk_status read_text(const cJSON *object, const char *key, char *field, size_t size,
                            hk_error *err) {
   if (cJSON_GetObjectItemCaseSensitive(object, key) == NULL) return HK_OK;
-  const char *text = NULL;
-  HK_TRY(hk_json_string(object, key, &text, err));
-  if (strlen(text) >= size)
-    return hk_fail(err, HK_INPUT, "key '%s': expected at most %zu bytes, got %zu", key, size - 1,
-                   strlen(text));
-  set_text(field, size, text);
+  HK_TRY(hk_json_text(object, key, 0, field, size, err));
+  if (*field == '\0') set_text(field, size, "");
   return HK_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "calib/stand/private.h"
+#include "core/base/grow.h"
 #include "engine/device/topology.h"
 
 #define MOST_OPERATIONS ((int64_t)1 << 22)
@@ -89,13 +90,7 @@ static hk_status find_learnt(hk_stand *stand, const char *probe, size_t *number,
   *number = 0;
   while (*number < stand->n_learnt && strcmp(stand->learnt[*number].probe, probe) != 0) ++*number;
   if (*number < stand->n_learnt) return HK_OK;
-  if (stand->n_learnt == stand->learnt_room) {
-    const size_t room = stand->learnt_room > 0 ? 2 * stand->learnt_room : 64;
-    hk_stand_learnt *grown = realloc(stand->learnt, room * sizeof *grown);
-    if (grown == NULL) return hk_fail_memory(err, room * sizeof *grown, "the rates of probes");
-    stand->learnt = grown;
-    stand->learnt_room = room;
-  }
+  HK_TRY(HK_GROW(stand->learnt, stand->learnt_room, stand->n_learnt, "the rates of probes", err));
   hk_stand_learnt *new = &stand->learnt[stand->n_learnt++];
   *new = (hk_stand_learnt){0};
   memcpy(new->probe, probe, sizeof new->probe);

@@ -43,12 +43,6 @@ static void end_progress(const progress *p) {
 
 /* -- JSON -------------------------------------------------------------------------------------- */
 
-static void put_medians(const double *medians, const char *key, cJSON *object, bool *ok) {
-  cJSON *member = hk_put_object(object, key, ok);
-  for (int f = 0; f < HK_RUN_TIMES_END; f++)
-    hk_put_number(member, hk_run_figure_column((hk_run_figure)f), medians[f], ok);
-}
-
 static void put_parameter(const hk_fit_parameter *p, cJSON *object, bool *ok) {
   hk_put_string(object, "key", p->info->key, ok);
   hk_put_string(object, "unit", p->info->unit, ok);
@@ -81,8 +75,8 @@ static void put_fit(const hk_fit *fit, cJSON *root, bool *ok) {
   hk_put_number(root, "outliers", (double)fit->outliers, ok);
   hk_put_number(root, "scatter_pct", 100 * fit->scatter, ok);
   hk_put_number(root, "simulations", (double)fit->simulations, ok);
-  put_medians(fit->median_before, "median_abs_error_pct_before", root, ok);
-  put_medians(fit->median_after, "median_abs_error_pct", root, ok);
+  hk_put_run_medians(fit->median_before, HK_RUN_TIMES_END, "median_abs_error_pct_before", root, ok);
+  hk_put_run_medians(fit->median_after, HK_RUN_TIMES_END, "median_abs_error_pct", root, ok);
   cJSON *parameters = hk_put_array(root, "parameters", ok);
   for (size_t i = 0; i < fit->n; i++)
     put_parameter(&fit->parameters[i], hk_put_element(parameters, ok), ok);
@@ -93,13 +87,15 @@ static void put_fit(const hk_fit *fit, cJSON *root, bool *ok) {
 static void put_cross(const hk_cross_validation *cross, cJSON *root, bool *ok) {
   cJSON *object = hk_put_object(root, "cross_validation", ok);
   hk_put_number(object, "rows", (double)cross->rows, ok);
-  put_medians(cross->median_abs_error_pct, "median_abs_error_pct", object, ok);
+  hk_put_run_medians(cross->median_abs_error_pct, HK_RUN_TIMES_END, "median_abs_error_pct", object,
+                     ok);
   cJSON *folds = hk_put_array(object, "folds", ok);
   for (size_t i = 0; i < cross->n; i++) {
     cJSON *fold = hk_put_element(folds, ok);
     hk_put_string(fold, "source", cross->folds[i].source, ok);
     hk_put_number(fold, "rows", (double)cross->folds[i].rows, ok);
-    put_medians(cross->folds[i].median_abs_error_pct, "median_abs_error_pct", fold, ok);
+    hk_put_run_medians(cross->folds[i].median_abs_error_pct, HK_RUN_TIMES_END,
+                       "median_abs_error_pct", fold, ok);
   }
 }
 

@@ -96,11 +96,6 @@ static hk_status parts_json(const hk_parts *parts, int first, int last, hk_error
   return hk_emit_print(root, ok, err);
 }
 
-static const char *text_of(const cJSON *part, const char *key) {
-  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, key));
-  return text ? text : "-";
-}
-
 static const char *rate_of(const cJSON *part, const char *key, const char *unit, char *buffer,
                            size_t size) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(part, key);
@@ -108,33 +103,29 @@ static const char *rate_of(const cJSON *part, const char *key, const char *unit,
   return hk_format_quantity(item->valuedouble, unit, 4, buffer, size);
 }
 
-static double number_of(const cJSON *part, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(part, key);
-  return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
-
 static void gpu_row(hk_table *table, const cJSON *part) {
   char a[32], b[32], c[32];
   hk_table_cell(table, "%s %s", rate_of(part, "matmul_flops_per_s", "F/s", a, sizeof a),
-                text_of(part, "type"));
+                hk_json_text_or(part, "type", "-"));
   hk_table_cell(table, "%s", rate_of(part, "memory_bytes_per_s", "B/s", b, sizeof b));
-  hk_table_cell(table, "%g GiB", number_of(part, "memory_gib"));
-  hk_table_cell(table, "%s", text_of(part, "link"));
+  hk_table_cell(table, "%g GiB", hk_json_number_or(part, "memory_gib", 0));
+  hk_table_cell(table, "%s", hk_json_text_or(part, "link", "-"));
   hk_table_cell(table, "%s", rate_of(part, "nvlink_bytes_per_s", "B/s", c, sizeof c));
 }
 
 static void cpu_row(hk_table *table, const cJSON *part) {
-  hk_table_cell(table, "%g", number_of(part, "cores"));
-  hk_table_cell(table, "%g x %s", number_of(part, "channels"), text_of(part, "memory"));
-  hk_table_cell(table, "%s", text_of(part, "link"));
-  hk_table_cell(table, "%s", text_of(part, "isa"));
+  hk_table_cell(table, "%g", hk_json_number_or(part, "cores", 0));
+  hk_table_cell(table, "%g x %s", hk_json_number_or(part, "channels", 0),
+                hk_json_text_or(part, "memory", "-"));
+  hk_table_cell(table, "%s", hk_json_text_or(part, "link", "-"));
+  hk_table_cell(table, "%s", hk_json_text_or(part, "isa", "-"));
 }
 
 /* "NVIDIA A40 data sheet (copy; not checked: ecc_share)". */
 static const char *document_of(const cJSON *part, char *buffer, size_t size) {
-  const char *way = text_of(part, "checked");
+  const char *way = hk_json_text_or(part, "checked", "-");
   const cJSON *member = NULL;
-  size_t n = (size_t)snprintf(buffer, size, "%s (%s", text_of(part, "sheet"),
+  size_t n = (size_t)snprintf(buffer, size, "%s (%s", hk_json_text_or(part, "sheet", "-"),
                               strcmp(way, "no") == 0 ? "not checked" : way);
   const char *before = "; not checked: ";
   cJSON_ArrayForEach(member, cJSON_GetObjectItemCaseSensitive(part, "unchecked")) {

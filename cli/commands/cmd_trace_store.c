@@ -9,6 +9,7 @@
 #include "cli/print/screen.h"
 #include "cli/print/table.h"
 #include "cli/stored_timeline.h"
+#include "core/base/json.h"
 
 /* -- list -------------------------------------------------------------------------------------- */
 
@@ -165,11 +166,6 @@ static hk_status show_json(const totals *t, hk_error *err) {
 
 /* -- show: text -------------------------------------------------------------------------------- */
 
-static const char *text_of(const cJSON *object, const char *key) {
-  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
-  return text ? text : "";
-}
-
 static void print_plan(const hk_plan *plan) {
   char count[32], piece[32];
   int64_t numel = 0;
@@ -208,8 +204,8 @@ static void print_heading(const hk_loaded_timeline *loaded) {
   printf("graph: %zu operations, %zu lanes, hash %s\n", loaded->graph.n_ops, loaded->graph.n_lanes,
          hash);
   if (loaded->profile)
-    printf("profile: %s, %s\n", text_of(loaded->profile, "name"),
-           text_of(loaded->profile, "description"));
+    printf("profile: %s, %s\n", hk_json_text_or(loaded->profile, "name", ""),
+           hk_json_text_or(loaded->profile, "description", ""));
   if (loaded->fingerprint) print_fingerprint(loaded->fingerprint);
 }
 

@@ -110,12 +110,6 @@ static void put_order(const hk_run_order *order, cJSON *object, bool *ok) {
   hk_put_number(object, "pairs", (double)order->pairs, ok);
 }
 
-static void put_medians(const double *medians, int n, const char *key, cJSON *object, bool *ok) {
-  cJSON *member = hk_put_object(object, key, ok);
-  for (int f = 0; f < n; f++)
-    hk_put_number(member, hk_run_figure_column((hk_run_figure)f), medians[f], ok);
-}
-
 static hk_status print_json(const hk_run_comparison *c, const hk_run_order *unfitted,
                             const machines *m, hk_error *err) {
   bool ok = true;
@@ -125,7 +119,7 @@ static hk_status print_json(const hk_run_comparison *c, const hk_run_order *unfi
   cJSON *rows = hk_put_array(root, "rows", &ok);
   for (size_t i = 0; i < c->n; i++) put_row(&c->rows[i], hk_put_element(rows, &ok), &ok);
   hk_put_number(root, "rows_left_out", (double)c->left_out, &ok);
-  put_medians(c->median_abs_error_pct, HK_RUN_FIGURES, "median_abs_error_pct", root, &ok);
+  hk_put_run_medians(c->median_abs_error_pct, HK_RUN_FIGURES, "median_abs_error_pct", root, &ok);
   hk_put_flush_unknown(&c->flush_unknown, root, &ok);
   put_order(&c->order, root, &ok);
   hk_put_number(root, "kendall_tau_before_fit", unfitted->tau, &ok);

@@ -14,9 +14,9 @@ void hk_print_flush_unknown(const hk_run_flush_unknown *u) {
       u->blocking[HK_RUN_iter]);
 }
 
-static void put_medians(const double *medians, const char *key, cJSON *object, bool *ok) {
+void hk_put_run_medians(const double *medians, int n, const char *key, cJSON *object, bool *ok) {
   cJSON *member = hk_put_object(object, key, ok);
-  for (int f = 0; f < HK_RUN_TIMES_END; f++)
+  for (int f = 0; f < n; f++)
     hk_put_number(member, hk_run_figure_column((hk_run_figure)f), medians[f], ok);
 }
 
@@ -24,6 +24,8 @@ void hk_put_flush_unknown(const hk_run_flush_unknown *unknown, cJSON *root, bool
   cJSON *object = hk_put_object(root, "flush_unknown", ok);
   hk_put_number(object, "rows", (double)unknown->rows, ok);
   if (unknown->rows == 0) return;
-  put_medians(unknown->asynchronous, "median_abs_error_pct_if_async", object, ok);
-  put_medians(unknown->blocking, "median_abs_error_pct_if_blocking", object, ok);
+  hk_put_run_medians(unknown->asynchronous, HK_RUN_TIMES_END, "median_abs_error_pct_if_async",
+                     object, ok);
+  hk_put_run_medians(unknown->blocking, HK_RUN_TIMES_END, "median_abs_error_pct_if_blocking",
+                     object, ok);
 }

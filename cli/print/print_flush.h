@@ -10,6 +10,8 @@
 
 /* One line; nothing if every row says it. A flush changes backward, and with it the iteration. */
 void hk_print_flush_unknown(const hk_run_flush_unknown *unknown);
+/* Adds an object with the medians of the first n figures, by the figures' columns. */
+void hk_put_run_medians(const double *medians, int n, const char *key, cJSON *object, bool *ok);
 /* Adds "flush_unknown". */
 void hk_put_flush_unknown(const hk_run_flush_unknown *unknown, cJSON *root, bool *ok);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cli/print/screen.h"
+#include "core/base/grow.h"
 
 #define MOST_COLUMNS  16
 #define BETWEEN       2  /* spaces between columns */
@@ -19,15 +20,7 @@
 
 /* Takes ownership of `text`; NULL counts as out of memory. */
 static void add_cell(hk_table *table, char *text) {
-  if (text != NULL && table->n_cells == table->room) {
-    const size_t room = table->room > 0 ? 2 * table->room : 64;
-    char **grown = realloc(table->cells, room * sizeof *grown);
-    if (grown != NULL) {
-      table->cells = grown;
-      table->room = room;
-    }
-  }
-  if (text == NULL || table->n_cells == table->room) {
+  if (text == NULL || HK_GROW(table->cells, table->room, table->n_cells, "cells", NULL) != HK_OK) {
     free(text);
     table->failed = true;
     return;

@@ -220,6 +220,18 @@ hk_status hk_json_string(const cJSON *object, const char *key, const char **out,
   return HK_OK;
 }
 
+hk_status hk_json_text(const cJSON *object, const char *key, size_t least, char *out, size_t size,
+                       hk_error *err) {
+  const char *text = NULL;
+  HK_TRY(hk_json_string(object, key, &text, err));
+  const size_t length = strlen(text);
+  if (length < least || length >= size)
+    return hk_fail(err, HK_INPUT, "key '%s': expected %zu to %zu characters, got %zu", key, least,
+                   size - 1, length);
+  memcpy(out, text, length + 1);
+  return HK_OK;
+}
+
 hk_status hk_json_object(const cJSON *object, const char *key, const cJSON **out, hk_error *err) {
   const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
   if (!cJSON_IsObject(value)) return unexpected(err, key, value, "an object");
@@ -310,6 +322,16 @@ static hk_status print_text(const char *text, FILE *stream, hk_error *err) {
   if (good) return HK_OK;
   return hk_fail(err, HK_ENVIRONMENT, "cannot write JSON: %s",
                  number ? strerror(number) : "an earlier write to the same place failed");
+}
+
+const char *hk_json_text_or(const cJSON *object, const char *key, const char *fallback) {
+  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+  return text ? text : fallback;
+}
+
+double hk_json_number_or(const cJSON *object, const char *key, double fallback) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  return cJSON_IsNumber(item) ? item->valuedouble : fallback;
 }
 
 static hk_status make_text(const cJSON *root, char **text, hk_error *err) {

@@ -33,6 +33,9 @@ hk_status hk_json_double(const cJSON *object, const char *key, double min, doubl
 hk_status hk_json_bool(const cJSON *object, const char *key, bool *out, hk_error *err);
 /* *out points into `object`. */
 hk_status hk_json_string(const cJSON *object, const char *key, const char **out, hk_error *err);
+/* Copies a string of least .. size - 1 characters. */
+hk_status hk_json_text(const cJSON *object, const char *key, size_t least, char *out, size_t size,
+                       hk_error *err);
 hk_status hk_json_object(const cJSON *object, const char *key, const cJSON **out, hk_error *err);
 hk_status hk_json_array(const cJSON *object, const char *key, const cJSON **out, hk_error *err);
 
@@ -48,6 +51,10 @@ hk_status hk_json_double_or(const cJSON *object, const char *key, double min, do
                             double fallback, double *out, hk_error *err);
 hk_status hk_json_bool_or(const cJSON *object, const char *key, bool fallback, bool *out,
                           hk_error *err);
+
+/* The member if it is a string or a number, else the fallback. `object` may be NULL. */
+const char *hk_json_text_or(const cJSON *object, const char *key, const char *fallback);
+double hk_json_number_or(const cJSON *object, const char *key, double fallback);
 
 /* Prints `root` (pretty, final newline) to a file that is complete or not there
  * (core/base/outfile.h). HK_INPUT if hk_json_load would refuse the file for its size. */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
+
 #define KIND_NAME(name, text, unit, meaning) [HK_OP_##name] = text,
 static const char *const kind_names[] = {HK_OP_KINDS(KIND_NAME)};
 #define KIND_UNIT(name, text, unit, meaning) [HK_OP_##name] = unit,
@@ -31,18 +33,6 @@ const char *hk_lane_kind_name(hk_lane_kind kind) {
 /* Far above any sensible plan (llama-3-70b: about 3,000); about half a GiB of memory. */
 #define MOST_OPS (1 << 22)
 
-/* Grows an array to at least `need` elements: twice its capacity, or `need`. */
-static hk_status reserve(void **array, size_t *room, size_t need, size_t element, hk_error *err) {
-  if (need <= *room) return HK_OK;
-  size_t grown = *room < 64 ? 64 : *room * 2;
-  if (grown < need) grown = need;
-  void *moved = realloc(*array, grown * element);
-  if (moved == NULL) return hk_fail_memory(err, grown * element, "the task graph");
-  *array = moved;
-  *room = grown;
-  return HK_OK;
-}
-
 int32_t hk_graph_add(hk_graph *graph, const hk_op *op, const int32_t *deps, size_t n_deps,
                      hk_error *err) {
   if (graph->n_ops >= MOST_OPS) {
@@ -51,14 +41,10 @@ int32_t hk_graph_add(hk_graph *graph, const hk_op *op, const int32_t *deps, size
             MOST_OPS);
     return -1;
   }
-  void *ops = graph->ops, *all_deps = graph->deps;
-  hk_status status = reserve(&ops, &graph->capacity_ops, graph->n_ops + 1, sizeof *graph->ops, err);
-  graph->ops = ops;
-  if (status != HK_OK) return -1;
-  status =
-      reserve(&all_deps, &graph->capacity_deps, graph->n_deps + n_deps, sizeof *graph->deps, err);
-  graph->deps = all_deps;
-  if (status != HK_OK) return -1;
+  if (HK_GROW(graph->ops, graph->capacity_ops, graph->n_ops, "the task graph", err) != HK_OK ||
+      HK_GROW(graph->deps, graph->capacity_deps, graph->n_deps + n_deps, "the task graph", err) !=
+          HK_OK)
+    return -1;
 
   const int32_t id = (int32_t)graph->n_ops;
   hk_op *added = &graph->ops[id];

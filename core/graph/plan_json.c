@@ -171,17 +171,6 @@ static hk_status read_name(const cJSON *object, const char *key, const char *con
                  hk_join(names, n, known, sizeof known));
 }
 
-static hk_status read_text(const cJSON *object, const char *key, char *out, size_t size,
-                           hk_error *err) {
-  const char *text = NULL;
-  HK_TRY(hk_json_string(object, key, &text, err));
-  if (strlen(text) >= size) {
-    return hk_fail(err, HK_INPUT, "key '%s': longer than %zu characters", key, size - 1);
-  }
-  strcpy(out, text);
-  return HK_OK;
-}
-
 static hk_status read_int(const cJSON *object, const char *key, int most, int *out, hk_error *err) {
   int64_t value = 0;
   HK_TRY(hk_json_int(object, key, 0, most, &value, err));
@@ -241,7 +230,7 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
   const cJSON *o = NULL;
   int choice = 0;
   HK_TRY(hk_json_object(root, "policy", &o, err));
-  HK_TRY(read_text(o, "name", plan->policy, sizeof plan->policy, err));
+  HK_TRY(hk_json_text(o, "name", 0, plan->policy, sizeof plan->policy, err));
   HK_TRY(read_int(o, "stride", HK_MOST_STRIDE, &plan->stride, err));
   HK_TRY(hk_json_double(o, "ratio", 0, 1, &plan->ratio, err));
   HK_TRY(read_name(root, "runtime", hk_runtime_names, 2, &choice, err));
@@ -395,7 +384,7 @@ hk_status hk_plan_from_json(const cJSON *root, hk_plan *plan, hk_error *err) {
   plan->overlap = (hk_overlap)overlap;
   hk_status status = read_model(root, plan, err);
   if (status == HK_OK) {
-    status = read_text(root, "machine", plan->machine, sizeof plan->machine, err);
+    status = hk_json_text(root, "machine", 0, plan->machine, sizeof plan->machine, err);
   }
   if (status == HK_OK) status = read_job(root, &plan->job, err);
   if (status == HK_OK) status = read_settings(root, plan, err);

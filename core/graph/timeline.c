@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
+
 hk_status hk_timeline_init(const hk_graph *graph, hk_timeline *timeline, hk_error *err) {
   *timeline = (hk_timeline){0};
   if (graph->n_ops == 0) return HK_OK;
@@ -48,16 +50,6 @@ int hk_timeline_counter(hk_timeline *timeline, const char *name, const char *uni
   return (int)timeline->n_counters++;
 }
 
-static hk_status make_room(hk_counter *counter, hk_error *err) {
-  if (counter->n < counter->room) return HK_OK;
-  size_t room = counter->room ? 2 * counter->room : 64;
-  hk_sample *samples = realloc(counter->samples, room * sizeof *samples);
-  if (!samples) return hk_fail_memory(err, room * sizeof *samples, "the samples of a counter");
-  counter->samples = samples;
-  counter->room = room;
-  return HK_OK;
-}
-
 hk_status hk_counter_add(hk_counter *counter, hk_ns time, double value, hk_error *err) {
   hk_ns last = counter->n ? counter->samples[counter->n - 1].time : 0;
   if (time < last) {
@@ -73,7 +65,7 @@ hk_status hk_counter_add(hk_counter *counter, hk_ns time, double value, hk_error
   /* Drop the replaced sample first: the new one may have the value of the sample before it. */
   if (counter->n && time == last) counter->n--;
   if (counter->n && value == counter->samples[counter->n - 1].value) return HK_OK;
-  HK_TRY(make_room(counter, err));
+  HK_TRY(HK_GROW(counter->samples, counter->room, counter->n, "the samples of a counter", err));
   counter->samples[counter->n++] = (hk_sample){time, value};
   return HK_OK;
 }

@@ -234,19 +234,6 @@ hk_status hk_machine_check(const hk_machine *m, hk_error *err) {
 
 /* -- Documents --------------------------------------------------------------------------------- */
 
-static hk_status read_text(const cJSON *root, const char *key, size_t least, char *out, size_t size,
-                           hk_error *err) {
-  const char *text;
-  HK_TRY(hk_json_string(root, key, &text, err));
-  const size_t length = strlen(text);
-  if (length < least || length >= size) {
-    return hk_fail(err, HK_INPUT, "key '%s': expected %zu to %zu characters, got %zu", key, least,
-                   size - 1, length);
-  }
-  memcpy(out, text, length + 1);
-  return HK_OK;
-}
-
 static hk_status read_document(const cJSON *root, hk_machine *machine, hk_error *err) {
   const char *schema;
   HK_TRY(hk_json_string(root, "schema", &schema, err));
@@ -254,8 +241,9 @@ static hk_status read_document(const cJSON *root, hk_machine *machine, hk_error 
     return hk_fail(err, HK_INPUT, "key 'schema': this is \"%.60s\"; a machine profile is \"%s\"",
                    schema, SCHEMA);
   }
-  HK_TRY(read_text(root, "name", 1, machine->name, sizeof machine->name, err));
-  HK_TRY(read_text(root, "description", 0, machine->description, sizeof machine->description, err));
+  HK_TRY(hk_json_text(root, "name", 1, machine->name, sizeof machine->name, err));
+  HK_TRY(
+      hk_json_text(root, "description", 0, machine->description, sizeof machine->description, err));
   const cJSON *list;
   HK_TRY(hk_json_object(root, "quantities", &list, err));
   HK_TRY(read_quantities(list, machine, err));

@@ -12,12 +12,6 @@
 
 static const char KEY[] = "error";
 
-/* NAN: missing, or not a number. */
-static double number_of(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
 /* An error that is not positive or not finite counts as not stated. */
 static double plausible(double error) {
   return error > 0 ? fmin(fmax(error, LEAST_ERROR), MOST_ERROR) : 0;
@@ -28,7 +22,7 @@ hk_status hk_quantity_read_error(const cJSON *object, hk_quantity *quantity, hk_
   if (cJSON_GetObjectItemCaseSensitive(object, KEY))
     return hk_json_double(object, KEY, LEAST_ERROR, MOST_ERROR, &quantity->error, err);
   if (quantity->value > 0)
-    quantity->error = plausible(number_of(object, "standard_error") / quantity->value);
+    quantity->error = plausible(hk_json_number_or(object, "standard_error", NAN) / quantity->value);
   return HK_OK;
 }
 
@@ -41,7 +35,8 @@ void hk_machine_read_intervals(const cJSON *document, hk_machine *machine) {
   for (size_t i = 0; i < n; i++) {
     hk_quantity *quantity = hk_machine_quantity(machine, &info[i]);
     const cJSON *interval = cJSON_GetObjectItemCaseSensitive(list, info[i].key);
-    const double low = number_of(interval, "low"), high = number_of(interval, "high");
+    const double low = hk_json_number_or(interval, "low", NAN),
+                 high = hk_json_number_or(interval, "high", NAN);
     if (quantity->origin == HK_ORIGIN_SET) continue; /* it no longer is the measured value */
     if (quantity->error == 0 && low > 0 && high > low)
       quantity->error = plausible(log(high / low) / 2 / HALF_INTERVAL);

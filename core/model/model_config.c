@@ -18,10 +18,6 @@
 
 /* -- Family ----------------------------------------------------------------------------------- */
 
-static const char *text_of(const cJSON *config, const char *key) {
-  return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
-}
-
 static const char *architecture_of(const cJSON *config) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
   return cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
@@ -44,7 +40,8 @@ static hk_status fail_unknown(const char *type, const char *architecture, hk_err
 /* The first of `architectures` decides; where hocket does not know it, or it is absent, the
  * model_type. */
 static hk_status find_family(const cJSON *config, hk_model *model, hk_error *err) {
-  const char *architecture = architecture_of(config), *type = text_of(config, "model_type");
+  const char *architecture = architecture_of(config),
+             *type = hk_json_text_or(config, "model_type", NULL);
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(config, "architectures");
   if (!architecture && given && !cJSON_IsNull(given))
     return hk_fail(err, HK_INPUT,
@@ -147,7 +144,8 @@ static hk_status read_parts(const cJSON *config, hk_model *model, hk_error *err)
   HK_TRY(hk_shape_note_unused(text, family, model, err));
   HK_TRY(note_quantization(config, model, err));
   HK_TRY(note_assumptions(model, err));
-  const char *note = text_of(config, "hocket_note"); /* hk_model_from_size writes one */
+  const char *note =
+      hk_json_text_or(config, "hocket_note", NULL); /* hk_model_from_size writes one */
   if (note) HK_TRY(hk_model_note(model, err, "%s", note));
   return hk_model_build(model, &shape, &lists, err);
 }

@@ -79,16 +79,6 @@ static void find_tensors_of_blocks(hk_model *model) {
 
 /* -- From a document -------------------------------------------------------------------------- */
 
-static hk_status read_text(const cJSON *object, const char *key, char *out, size_t size,
-                           hk_error *err) {
-  const char *text = NULL;
-  HK_TRY(hk_json_string(object, key, &text, err));
-  if (strlen(text) >= size)
-    return hk_fail(err, HK_INPUT, "key '%s': longer than %zu characters", key, size - 1);
-  strcpy(out, text);
-  return HK_OK;
-}
-
 static hk_status read_type(const cJSON *object, const char *key, hk_dtype *type, hk_error *err) {
   *type = HK_DTYPE_BF16;
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -106,7 +96,7 @@ static hk_status read_type(const cJSON *object, const char *key, hk_dtype *type,
 
 static hk_status read_block(const cJSON *item, hk_block *block, hk_error *err) {
   if (!cJSON_IsObject(item)) return hk_fail(err, HK_INPUT, "expected an object");
-  HK_TRY(read_text(item, "name", block->name, sizeof block->name, err));
+  HK_TRY(hk_json_text(item, "name", 0, block->name, sizeof block->name, err));
   HK_TRY(hk_json_double(item, "forward_flops", 0, MOST_FLOPS, &block->forward_flops, err));
   HK_TRY(hk_json_double_or(item, "backward_flops", 0, MOST_FLOPS, 0, &block->backward_flops, err));
   HK_TRY(hk_json_int(item, "activation_bytes", 0, MOST_BYTES, &block->activations, err));
@@ -124,7 +114,7 @@ static hk_status read_tensor(const cJSON *item, hk_model *model, hk_error *err) 
   hk_tensor tensor = {0};
   int64_t block = 0;
   if (!cJSON_IsObject(item)) return hk_fail(err, HK_INPUT, "expected an object");
-  HK_TRY(read_text(item, "name", tensor.name, sizeof tensor.name, err));
+  HK_TRY(hk_json_text(item, "name", 0, tensor.name, sizeof tensor.name, err));
   HK_TRY(hk_json_int(item, "numel", 1, MOST_NUMEL, &tensor.numel, err));
   HK_TRY(hk_json_int(item, "block", 0, MOST_BLOCKS, &block, err));
   HK_TRY(read_type(item, "weight_type", &tensor.weight_type, err));
@@ -151,7 +141,7 @@ static hk_status read_document(const cJSON *document, const char *name, hk_model
                    SCHEMA);
   snprintf(model->name, sizeof model->name, "%s", name);
   if (cJSON_GetObjectItemCaseSensitive(document, "name") != NULL)
-    HK_TRY(read_text(document, "name", model->name, sizeof model->name, err));
+    HK_TRY(hk_json_text(document, "name", 0, model->name, sizeof model->name, err));
   HK_TRY(hk_json_int_or(document, "micro_batch", 1, MOST_MICROBATCH, 1, &model->micro_batch, err));
   HK_TRY(hk_json_int_or(document, "seq", 1, MOST_SEQ, 1, &model->seq, err));
   HK_TRY(hk_json_double_or(document, "launch_beside_update", LEAST_SHARE, 1, 0,

@@ -2,6 +2,7 @@
 /* The caller's streams: those on which gradients are given and weights awaited. */
 #include <stdlib.h>
 
+#include "core/base/grow.h"
 #include "engine/train/training_private.h"
 
 hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err) {
@@ -11,13 +12,7 @@ hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out
     *out = &t->streams[i];
     if (t->streams[i].native == native) return HK_OK;
   }
-  if (t->n_streams == t->room_streams) {
-    const size_t room = t->room_streams * 2 + 4;
-    hk_callers_stream *more = realloc(t->streams, room * sizeof *more);
-    if (more == NULL) return hk_fail_memory(err, room * sizeof *more, "the caller's streams");
-    t->streams = more;
-    t->room_streams = room;
-  }
+  HK_TRY(HK_GROW(t->streams, t->room_streams, t->n_streams, "the caller's streams", err));
   const hk_backend_ops *ops = e->backend->ops;
   hk_callers_stream *s = &t->streams[t->n_streams];
   *s = (hk_callers_stream){.native = native};

@@ -6,6 +6,8 @@
 
 #include "engine/train/recording.h"
 
+#include "core/base/grow.h"
+
 void hk_recording_close(hk_engine *e) {
   struct hk_recording *r = e->training->recording;
   if (r == NULL) return;
@@ -19,24 +21,12 @@ void hk_recording_close(hk_engine *e) {
   e->training->recording = NULL;
 }
 
-bool hk_recording_make_room(void **list, size_t *room, size_t n, size_t size) {
-  if (n < *room) return true;
-  const size_t more = *room * 2 + 256;
-  void *larger = realloc(*list, more * size);
-  if (larger == NULL) return false;
-  *list = larger;
-  *room = more;
-  return true;
-}
-
 static hk_status add_spans(hk_engine *e, const hk_timeline *timeline, hk_error *err) {
   struct hk_recording *r = e->training->recording;
   const hk_ns begun = hk_executor_begun_at(e->executor);
   for (size_t i = 0; i < timeline->n_spans && r->n_spans < HK_MOST_SPANS; i++) {
     if (hk_engine_skips(e, &e->graph.ops[i])) continue;
-    if (!hk_recording_make_room((void **)&r->spans, &r->room_spans, r->n_spans, sizeof *r->spans)) {
-      return hk_fail_memory(err, r->n_spans * sizeof *r->spans, "a recording");
-    }
+    HK_TRY(HK_GROW(r->spans, r->room_spans, r->n_spans, "a recording", err));
     r->spans[r->n_spans++] = (hk_kept_span){.op = (int32_t)i,
                                             .step = e->training->stepping,
                                             .start = begun + timeline->spans[i].start,

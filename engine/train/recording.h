@@ -31,7 +31,4 @@ struct hk_recording {
   size_t n_marks, room_marks;
 };
 
-/* Makes room for another element of size `size` in a list that has n; false: out of memory. */
-bool hk_recording_make_room(void **list, size_t *room, size_t n, size_t size);
-
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls on recordings: begin and end, marks of the caller, and the recording as text. */
+#include <stdio.h>
 #include <stdlib.h>
 
-#include "core/base/json.h"
+#include "core/base/grow.h"
+#include "core/base/json_write.h"
 #include "engine/train/recording.h"
 
 hk_status hk_engine_record(hk_engine *e, bool on, hk_error *err) {
@@ -35,9 +37,7 @@ static hk_status find_mark(hk_engine *e, int32_t phase, int32_t block, bool end,
     return HK_OK;
   }
   if (end || r->n_marks == HK_MOST_MARKS) return HK_OK;
-  if (!hk_recording_make_room((void **)&r->marks, &r->room_marks, r->n_marks, sizeof *r->marks)) {
-    return hk_fail_memory(err, r->n_marks * sizeof *r->marks, "a recording");
-  }
+  HK_TRY(HK_GROW(r->marks, r->room_marks, r->n_marks, "a recording", err));
   hk_mark *m = &r->marks[r->n_marks];
   *m = (hk_mark){.phase = phase, .block = block, .step = hk_engine_step_number(e) + 1};
   HK_TRY(e->backend->ops->event_open(e->backend, false, &m->start, err));
@@ -77,17 +77,12 @@ hk_status hk_engine_mark(hk_engine *e, int32_t phase, int32_t block, bool end, v
 
 static cJSON *add_span(cJSON *spans, const char *name, const char *lane, int64_t step, hk_ns start,
                        hk_ns end, bool *ok) {
-  cJSON *span = cJSON_CreateObject();
-  if (span == NULL || !cJSON_AddItemToArray(spans, span)) {
-    cJSON_Delete(span);
-    *ok = false;
-    return NULL;
-  }
-  *ok = *ok && cJSON_AddStringToObject(span, "name", name) != NULL &&
-        cJSON_AddStringToObject(span, "lane", lane) != NULL &&
-        cJSON_AddNumberToObject(span, "step", (double)step) != NULL &&
-        cJSON_AddNumberToObject(span, "start_ms", hk_ms(start)) != NULL &&
-        cJSON_AddNumberToObject(span, "end_ms", hk_ms(end)) != NULL;
+  cJSON *span = hk_put_element(spans, ok);
+  hk_put_string(span, "name", name, ok);
+  hk_put_string(span, "lane", lane, ok);
+  hk_put_number(span, "step", (double)step, ok);
+  hk_put_number(span, "start_ms", hk_ms(start), ok);
+  hk_put_number(span, "end_ms", hk_ms(end), ok);
   return span;
 }
 
@@ -100,9 +95,8 @@ static void add_operations(const hk_engine *e, cJSON *spans, bool *ok) {
     hk_op_label(&e->graph, s->op, label, sizeof label);
     cJSON *span =
         add_span(spans, label, e->graph.lanes[op->lane].name, s->step, s->start, s->end, ok);
-    if (!*ok) return;
-    *ok = cJSON_AddNumberToObject(span, "op", s->op) != NULL &&
-          cJSON_AddNumberToObject(span, "subgroup", op->subgroup) != NULL;
+    hk_put_number(span, "op", s->op, ok);
+    hk_put_number(span, "subgroup", op->subgroup, ok);
   }
 }
 
@@ -120,17 +114,16 @@ static void add_marks(hk_engine *e, cJSON *spans, bool *ok) {
     char name[64];
     snprintf(name, sizeof name, "%s B%d", hk_phase_name((hk_phase)m->phase), (int)m->block);
     cJSON *span = add_span(spans, name, "gpu", m->step, start, end, ok);
-    if (!*ok) return;
-    *ok = cJSON_AddNumberToObject(span, "block", m->block) != NULL;
+    hk_put_number(span, "block", m->block, ok);
   }
 }
 
 static bool put_timeline(hk_engine *e, cJSON *root) {
   if (root == NULL) return false;
-  bool ok = cJSON_AddStringToObject(root, "schema", "hocket.spans/1") != NULL;
-  cJSON *spans = cJSON_AddArrayToObject(root, "spans");
-  ok = ok && spans != NULL;
-  ok = ok && cJSON_AddItemToObject(root, "plan", hk_plan_to_json(&e->plan));
+  bool ok = true;
+  hk_put_string(root, "schema", "hocket.spans/1", &ok);
+  cJSON *spans = hk_put_array(root, "spans", &ok);
+  hk_put_item(root, "plan", hk_plan_to_json(&e->plan), &ok);
   if (ok) add_operations(e, spans, &ok);
   if (ok) add_marks(e, spans, &ok);
   return ok;
