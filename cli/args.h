@@ -173,9 +173,9 @@
   X(KEEP, "keep", 0, FLAG, keep, NULL, 0, 0,                                                       \
     "store the timeline and print its id ('hocket trace list')")                                   \
   X(ALONE, "alone", 0, FLAG, alone, NULL, 0, 0, "only the named timeline, not its pair")           \
+  X(TABLE, "csv", 0, TEXT, table, "FILE", 0, 0, "also write all rows as a table of text")          \
   X(CSV, "csv", 0, FLAG, csv, NULL, 0, 0,                                                          \
     "a table with one row per operation; to stdout without -o")                                    \
-  X(TABLE, "csv", 0, TEXT, table, "FILE", 0, 0, "also write all rows as a table of text")          \
   X(QUERY, "query", 0, CHOICE, query, "cheapest|break-even|pareto|sensitivity", 0, 0,              \
     "answer a question from the rows of a database")                                               \
   X(SAMPLE, "sample", 0, COUNT, sample, "N", 1, 1e6,                                               \

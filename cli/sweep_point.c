@@ -189,13 +189,14 @@ static hk_status simulate_one(const hk_setup *setup, const hk_price *price, hk_s
   return HK_OK;
 }
 
-/* The best of all policies, or what `plan` finds, which also searches limits of rates. */
+/* The best of all policies, or what `plan` finds, which also searches
+ * ratios and limits of rates. */
 static hk_status simulate_best(const hk_args *args, const hk_setup *setup, const hk_price *price,
                                hk_sweep_outcome *out, hk_error *err) {
   const hk_ranking_options options = {
       .only_runtime = args->given & HK_OPTION(RUNTIME) ? &setup->runtime : NULL,
       .fixed = setup->options,
-      .unpaced = !args->policy || strcmp(args->policy, HK_SWEEP_PLAN) != 0,
+      .quick = !args->policy || strcmp(args->policy, HK_SWEEP_PLAN) != 0,
   };
   hk_ranking ranking;
   HK_TRY(hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options, &ranking,
