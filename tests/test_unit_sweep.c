@@ -136,8 +136,7 @@ static void rows_merge_and_are_written(void **state) {
   assert_int_equal(n, 3);
   for (size_t i = 0; i < n; i++) assert_int_equal(ids[i], i + 1);
   free(ids);
-  csv_is(one,
-         "id,\"a \"\"b\"\"\",n,x\n1,,,\n2,plain,,1000000000\n3,\"has, \"\"both\"\"\",,0.25\n");
+  csv_is(one, "id,\"a \"\"b\"\"\",n,x\n1,,,\n2,plain,,1000000000\n3,\"has, \"\"both\"\"\",,0.25\n");
   char *spec;
   must(hk_sweep_meta_of(one, "spec", &spec, &err), &err);
   assert_string_equal(spec, "text");

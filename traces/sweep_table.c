@@ -134,7 +134,7 @@ hk_status hk_sweep_adder(hk_store *store, size_t n, sqlite3_stmt **statement, hk
   return status;
 }
 
-/* A failed binding leaves a NULL; out of memory shows in the step. */
+/* Texts are not copied: only lack of memory for the statement itself could fail. */
 static void bind(sqlite3_stmt *adder, int place, hk_cell_type type, const hk_cell *cell) {
   if (cell->null)
     sqlite3_bind_null(adder, place);
@@ -166,7 +166,10 @@ static hk_status copy_rows(hk_store *store, hk_store *part, sqlite3_stmt *from, 
   for (bool row = true, ignored;;) {
     HK_TRY(hk_store_step(part, from, &row, err));
     if (!row) return HK_OK;
-    for (int i = 0; i < n; i++) sqlite3_bind_value(to, i + 1, sqlite3_column_value(from, i));
+    int code = SQLITE_OK;
+    for (int i = 0; i < n && code == SQLITE_OK; i++)
+      code = sqlite3_bind_value(to, i + 1, sqlite3_column_value(from, i));
+    if (code != SQLITE_OK) return hk_fail_memory(err, 256, "a row");
     const hk_status status = hk_store_step(store, to, &ignored, err);
     sqlite3_reset(to);
     HK_TRY(status);
