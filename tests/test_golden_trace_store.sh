@@ -225,6 +225,21 @@ expect 2 "'--csv' and '--json' both go to standard output" trace export 1 --csv 
 expect 2 "cannot write 'nowhere/t\.csv'" trace export 1 -o nowhere/t.csv
 expect 2 "cannot write 'nowhere/t\.json'" trace export 1 -o nowhere/t.json
 expect 2 "too few arguments; usage: hocket trace diff" trace diff 1
+
+# -- Two plan files ---------------------------------------------------------------------------------
+ok simulate --model gpt2 --machine h200-16c --policy streamed --subgroup 20M -o first.json --quiet
+ok simulate --model gpt2 --machine h200-16c --policy interleave --stride 2 --subgroup 20M -o second.json --quiet
+ok trace diff first.json second.json
+prints "^a: streamed \(hocket\); b: interleave k=2 \(hocket\)$"
+prints "^policy.stride +0 +2$"
+prints "^parameters, route staged +124,439,808 +60,000,000$"
+prints "^subgroups treated differently +0 +4$"
+ok trace diff first.json first.json
+prints "^the plans are the same: streamed$"
+ok trace diff first.json second.json --json
+grep -q '"key":[[:space:]]*"policy.stride"' out || fail "trace diff --json: no policy.stride"
+expect 2 "expected the id of a timeline" trace diff 1 first.json
+expect 2 "missing.json" trace diff first.json missing.json
 expect 2 "'--keep' is not an option of this command" plan --keep
 [ ! -e never.json ] || fail "what failed wrote a file"
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* hocket trace diff: the differences of two stored timelines of one plan, and their causes. */
+/* hocket trace diff: the differences of two stored timelines of one plan, and their causes; or of
+ * two plan files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "calib/validate/validate.h"
 #include "cli/command.h"
+#include "cli/plan_diff.h"
 #include "cli/print/emit.h"
 #include "cli/print/print_comparison.h"
 #include "cli/stored_timeline.h"
@@ -126,6 +128,8 @@ static hk_status answer(const hk_args *args, const differing *d, hk_error *err) 
 
 static hk_status run(const hk_args *args, hk_error *err) {
   differing d = {0};
+  if (!hk_stored_timeline_is_id(args->operands[0]) && !hk_stored_timeline_is_id(args->operands[1]))
+    return hk_plan_diff(args, err);
   hk_status status = compare(args, &d, err);
   if (status == HK_OK) status = answer(args, &d, err);
   hk_timeline_comparison_free(&d.comparison);
@@ -137,14 +141,16 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_trace_diff = {
     .name = "trace diff",
-    .summary = "Compares two stored timelines of one plan",
+    .summary = "Compares two stored timelines of one plan, or two plans",
     .usage = "A B [--wide] [--json]",
     .details =
         "A and B are ids ('hocket trace list'). Joins the timelines by operation and\n"
         "prints makespan, phases, lanes and kinds of operation, with the error of A as a\n"
         "prediction of B. The difference of the makespans is divided among causes that\n"
         "add up to it. If A was simulated, its profile tells what each operation takes\n"
-        "alone, and so separates contention from rate.",
+        "alone, and so separates contention from rate.\n"
+        "If A and B are plan files, it prints the settings that differ, and the parameters\n"
+        "on each route.",
     .example = "hocket trace diff 1 2",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 2,
