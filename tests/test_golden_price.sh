@@ -25,13 +25,16 @@ prints "^rank .* iter ms +\+- ms"
 prints "^ +1=? +gpu-only +hocket .* \+-[0-9.]+ "
 prints "^\+-: half of the 95 % interval"
 prints "gpu.collective_share \(fitted\) [0-9.]+ %"
+# The measurement that would narrow it most, and by how much.
+tr '\n' ' ' <out | grep -qE "Narrowed most by measuring [a-z0-9._]+ +\('hocket (fit|calibrate)'[a-z ]+\): to +about [0-9]+ % of" ||
+  fail "plan does not say what would narrow the interval"
 LC_ALL=C.UTF-8 ok plan $seven
 prints "fits: [0-9.]+ ± [0-9.]+ ms/iteration"
 ok plan $seven --quiet
 ! grep -q "half of the" out || fail "--quiet prints the note"
 
 ok plan $seven --json
-for key in rank iteration_error_pct fwd_low_ms update_high_ms low_tokens_per_s level_pct draws \
+for key in rank iteration_error_pct fwd_low_ms update_high_ms low_tokens_per_s level_pct draws left_pct \
   stated scatter effect_pct; do
   [[ $(number $key) ]] || fail "plan --json: no $key"
 done

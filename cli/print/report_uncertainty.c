@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 #include "cli/print/report_uncertainty.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,6 +64,44 @@ static void name_parts(const hk_uncertainty *u, bool unknown, char *text, size_t
   }
 }
 
+/* Whether training runs ('hocket fit') tell a quantity, and not the probes of 'hocket calibrate'.
+ */
+static bool is_of_runs(const char *key) {
+  static const char *const keys[] = {"framework.",
+                                     "deepspeed.",
+                                     "network.",
+                                     "gpu.matmul_efficiency",
+                                     "gpu.backward_efficiency",
+                                     "gpu.collective_share",
+                                     "dram.h2d_cost",
+                                     "dram.process_bytes_per_s",
+                                     "dram.unbound_efficiency"};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    if (strncmp(key, keys[i], strlen(keys[i])) == 0) return true;
+  return false;
+}
+
+/* The part with the largest effect; *left: the share of the interval that remains without it, if
+ * errors are independent. NULL: no error is known. */
+static const hk_error_part *find_worst(const hk_uncertainty *u, double *left) {
+  double squares = 0, worst = 0;
+  const hk_error_part *part = NULL;
+  for (size_t i = 0; i < u->n_parts; i++) {
+    const double effect = u->parts[i].kind == HK_ERROR_UNKNOWN ? 0 : u->parts[i].effect;
+    squares += effect * effect;
+    if (effect <= worst) continue;
+    worst = effect;
+    part = &u->parts[i];
+  }
+  *left = squares > 0 ? sqrt(fmax(0, 1 - worst * worst / squares)) : 1;
+  return part;
+}
+
+static const char *measurement_of(const hk_error_part *part) {
+  return is_of_runs(part->info->key) ? "'hocket fit' to a table of training runs there"
+                                     : "'hocket calibrate' there";
+}
+
 void hk_report_uncertainty(const hk_uncertainty *u) {
   char known[300], unknown[300];
   name_parts(u, false, known, sizeof known);
@@ -83,6 +122,11 @@ void hk_report_uncertainty(const hk_uncertainty *u) {
       "%s: half of the 95 %% interval from the errors of the machine's quantities (%s%s). "
       "Largest effects on the time: %s%s%s",
       hk_plus_minus(), stated, scatter, known, *unknown ? "; no error is known of " : "", unknown);
+  double left;
+  const hk_error_part *worst = find_worst(u, &left);
+  if (worst)
+    hk_print_text(0, 0, "Narrowed most by measuring %s (%s): to about %.0f %% of %s.",
+                  worst->info->key, measurement_of(worst), 100 * left, hk_plus_minus());
 }
 
 /* -- JSON -------------------------------------------------------------------------------------- */
@@ -141,6 +185,13 @@ void hk_report_uncertainty_json(const hk_uncertainty *u, cJSON *root, bool *ok) 
   hk_put_number(object, "scatter", (double)u->n_scatter, ok);
   hk_put_number(object, "unknown", (double)u->n_unknown, ok);
   put_quantities(u, object, ok);
+  double left;
+  const hk_error_part *worst = find_worst(u, &left);
+  if (!worst) return;
+  cJSON *measure = hk_put_object(object, "measure_next", ok);
+  hk_put_string(measure, "key", worst->info->key, ok);
+  hk_put_string(measure, "by", measurement_of(worst), ok);
+  hk_put_number(measure, "left_pct", 100 * left, ok);
 }
 
 void hk_report_forecast_error_json(const hk_uncertainty *u, const hk_forecast *forecast,
