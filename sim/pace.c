@@ -92,8 +92,7 @@ hk_status hk_pace_flush(hk_forecast *forecast, bool may_wait, const hk_machine *
   if (forecast->feasible || forecast->gpu_short == 0 || forecast->host_short > 0 ||
       plan->runtime != HK_RUNTIME_HOCKET || plan->flush != HK_FLUSH_ASYNC)
     return HK_OK;
-  /* What is there before the first operation does not depend on the flush. */
-  if (forecast->graph.gpu_base > forecast->result.memory.capacity) return HK_OK;
+  if (forecast->graph.gpu_base > forecast->result.memory.capacity) return HK_OK; /* no gradient */
   if (plan->overlap != HK_OVERLAP_NONE) may_wait = false;
   const hk_status status = limit_flush(plan, may_wait, machine, &found, err);
   if (status != HK_OK || !found.feasible) {
@@ -110,8 +109,11 @@ hk_status hk_pace_flush(hk_forecast *forecast, bool may_wait, const hk_machine *
 #define STARTS 4 /* plans whose limits are tuned */
 #define ROUNDS 4
 #define LEAST_SHARE \
-  500            /* work that takes less than 1/500 of the update at its full rate is not limited */
-#define RATIOS 2 /* shares of state on the host that are tried with other strides */
+  500 /* work that takes less than 1/500 of the update at its full rate is not limited */
+#define MOST_OPS \
+  4e6 /* simulated operations, after which nothing more is tried: about 3 s on one core */
+#define FLUSH_TRIALS 6 /* simulations of hk_pace_flush, about */
+#define RATIOS       2 /* shares of state on the host that are tried with other strides */
 
 typedef struct {
   const hk_machine *machine;
@@ -119,6 +121,7 @@ typedef struct {
   hk_ns time;           /* a plan with a shorter iteration becomes `best` and sets it */
   hk_ns update;         /* of the plan tried last */
   bool short_of_memory; /* it does not fit, or only if backward waits */
+  double ops;           /* simulated so far */
   hk_error *err;
 } pace_search;
 
@@ -126,8 +129,12 @@ typedef struct {
 static hk_status try_plan(pace_search *s, const hk_plan *plan, hk_ns *time) {
   hk_plan copy;
   hk_forecast forecast;
+  *time = INT64_MAX;
+  s->short_of_memory = false;
+  if (s->ops > MOST_OPS) return HK_OK;
   HK_TRY(hk_plan_copy(plan, &copy, s->err));
   HK_TRY(hk_forecast_make(&copy, s->machine, NULL, &forecast, s->err));
+  s->ops += (forecast.feasible ? 1 : FLUSH_TRIALS) * (double)forecast.graph.n_ops;
   const hk_status status = hk_pace_flush(&forecast, true, s->machine, s->err);
   if (status != HK_OK) {
     hk_forecast_free(&forecast);

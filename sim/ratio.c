@@ -160,8 +160,9 @@ static hk_status fill(const problem *p, family *f, hk_error *err) {
 /* -- Around the smallest ratio that fits ---------------------------------------------------- */
 
 #define CLIMBED  6   /* families whose ratios are searched from the smallest on */
-#define EACH     12  /* simulations of a family, at most about */
-#define MOST_OPS 1e6 /* simulated operations of all families, about: 1 s on two cores */
+#define EACH     30  /* simulations of a family, about, with those for gradients that wait */
+#define BUFFERED 4   /* families that other numbers of buffers make */
+#define MOST_OPS 3e6 /* simulated operations of all families, about: 1 s on one core */
 
 /* The step with `more` subgroups more on the host than at `step`; negative: fewer. */
 static int step_of(const family *f, int step, int more) {
@@ -289,15 +290,14 @@ static hk_status search_all(const problem *p, family *list, int n, bool fills, b
 
 /* Other numbers of staging buffers than the best family's, which leave other room for state. */
 static hk_status vary_buffers(const problem *p, family *best, hk_error *err) {
-  static const int buffers[] = {1, 2, 3, 6};
-  enum { N = sizeof buffers / sizeof *buffers };
-  family list[N];
+  static const int buffers[BUFFERED] = {1, 2, 3, 6};
+  family list[BUFFERED];
   int n = 0;
   int64_t totals[HK_ROUTE_COUNT];
   if (!best->kept.feasible || best->candidate.options.buffers > 0) return HK_OK;
   hk_plan_route_totals(&best->kept.plan, totals);
   if (totals[HK_ROUTE_STAGED] == 0 || best->candidate.runtime != HK_RUNTIME_HOCKET) return HK_OK;
-  for (int i = 0; i < N; i++) {
+  for (int i = 0; i < BUFFERED; i++) {
     if (buffers[i] == best->kept.plan.buffers) continue;
     list[n] = (family){
         .candidate = best->candidate, .accumulate = best->accumulate, .summed = best->summed};
@@ -328,7 +328,7 @@ static hk_status refine(const problem *p, family *list, int *n, const hk_forecas
   sort_families(list, *n, true);
   HK_TRY(search_all(p, list, *n < CLIMBED ? *n : CLIMBED, false, true, err));
   sort_families(list, *n, true);
-  return vary_buffers(p, &list[0], err);
+  return *n > BUFFERED ? vary_buffers(p, &list[0], err) : HK_OK;
 }
 
 /* Moves the plans that were found to `found`: all, or the first if it is faster than the list's. */

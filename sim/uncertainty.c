@@ -10,6 +10,7 @@
 
 #define HALF_INTERVAL 1.96 /* standard errors: 95 % of a normal distribution */
 #define AT_ONCE       8    /* forecasts; half with an overlap, whose graphs are larger */
+#define MOST_OPS      1e7  /* simulated operations of the rows, about: some 8 s on one core */
 #define LEAST_EFFECT  1e-3
 #define TRIAL         0.05 /* change of a quantity whose error is unknown */
 
@@ -198,8 +199,10 @@ static void set_ranks(const hk_forecast *forecasts, hk_uncertainty *u) {
 static hk_status add_rows(const hk_forecast *forecasts, size_t n, const hk_machine *machines,
                           times *drawn, hk_uncertainty *u, hk_error *err) {
   const size_t at_once = forecasts[0].graph.iterations > 1 ? AT_ONCE / 2 : AT_ONCE;
-  while (u->n < n) {
-    const size_t more = n - u->n < at_once ? n - u->n : at_once;
+  const size_t affordable = (size_t)(MOST_OPS / (HK_DRAWS * (double)forecasts[0].graph.n_ops));
+  const size_t most = n < affordable ? n : affordable > 2 ? affordable : n < 2 ? n : 2;
+  while (u->n < most) {
+    const size_t more = most - u->n < at_once ? most - u->n : at_once;
     HK_TRY(simulate_all(forecasts + u->n, more, machines, HK_DRAWS, drawn, err));
     for (size_t i = 0; i < more; i++, u->n++)
       fill_row(&u->rows[u->n], times_of(&forecasts[u->n]), drawn + i * HK_DRAWS);
