@@ -27,7 +27,6 @@ typedef struct {
   X(plan)              \
   X(estimate)          \
   X(simulate)          \
-  X(sweep)             \
   X(run)               \
   X(calibrate)         \
   X(fit)               \

@@ -3,6 +3,7 @@
  * the time of a ranking grows with the micro-steps of an iteration. */
 #include "sim/advice.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +13,11 @@
 #define LEAST_GAIN   1.02    /* of a move of the search */
 #define WORTH_SAYING 1.03    /* of a suggestion */
 #define MOST_VISITED 24      /* jobs that are ranked */
-#define MOST_OPS     1000000 /* simulated operations: at most those of the first ranking + this */
+#define MOST_OPS     1000000 /* simulated operations: at most those of the first ranking + this, */
+#define MOST_FIRST   4000000 /* ... of which count at most so many */
 #define OVERLAP_OPS  8       /* operations of a ranking with overlap / without, about */
 #define MOST_NODES   64      /* that are suggested */
+#define LORA_RANK    16      /* that is suggested */
 #define LOSS_CHUNKS  16      /* that are suggested */
 
 typedef struct {
@@ -147,10 +150,11 @@ static void suggest(search *s, const hk_alternative *a, double now) {
 /* -- Formats of state --------------------------------------------------------------------------
  */
 
-/* Host bytes a parameter, the bf16 weight included; 0: not a format that the engine runs. */
+/* Host bytes a parameter, the bf16 weight included; 0: not AdamW. */
 static double bytes_in_format(hk_optimizer state) {
   const hk_optimizer_info *info = hk_optimizer_info_of(state);
-  return info->engine ? hk_state_per_param(state) + (info->weight ? 0 : HK_BYTES_BF16) : 0;
+  const bool adamw = info->engine || state == HK_OPTIMIZER_ADAMW8BIT;
+  return adamw ? hk_state_per_param(state) + (info->weight ? 0 : HK_BYTES_BF16) : 0;
 }
 
 static bool is_rounded(hk_optimizer state) {
@@ -184,11 +188,11 @@ static hk_status rank_state(search *s, hk_optimizer state, hk_alternative *found
   return HK_OK;
 }
 
-/* The most exact state in which the job fits. */
+/* The most exact state in which the job fits; of 8 bits if none of the engine's is small enough. */
 static hk_status try_smaller_state(search *s, hk_error *err) {
   static const hk_optimizer states[] = {HK_OPTIMIZER_SPLIT, HK_OPTIMIZER_BF16,
-                                        HK_OPTIMIZER_BF16_SPLIT};
-  for (int i = 0; i < 3; i++) {
+                                        HK_OPTIMIZER_BF16_SPLIT, HK_OPTIMIZER_ADAMW8BIT};
+  for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
     hk_alternative found;
     bool fits = false;
     HK_TRY(rank_state(s, states[i], &found, &fits, err));
@@ -196,6 +200,36 @@ static hk_status try_smaller_state(search *s, hk_error *err) {
     suggest(s, &found, 0);
     break;
   }
+  return HK_OK;
+}
+
+/* Adapters of rank 16 beside frozen weights. */
+static hk_status try_adapters(search *s, hk_error *err) {
+  const hk_frozen_spec spec = {.rank = LORA_RANK, .bytes = HK_BYTES_BF16};
+  hk_ranking_options options = *s->options;
+  hk_error problem = {0};
+  hk_ranking ranking = {0};
+  hk_model adapted;
+  if (s->model->frozen != NULL || s->model->arch == HK_ARCH_LISTED ||
+      s->ops_per_step * s->job->grad_accum > s->budget)
+    return HK_OK;
+  HK_TRY(hk_model_from_config(s->model->config, s->model->name, &adapted, err));
+  options.quick = true;
+  hk_status status = hk_model_freeze(&adapted, &spec, &problem);
+  if (status == HK_OK)
+    status = hk_rank(&adapted, s->machine, s->job, s->settings, &options, &ranking, &problem);
+  hk_model_free(&adapted);
+  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
+  if (status != HK_OK) return HK_OK;
+  if (ranking.n_fit > 0) {
+    hk_alternative found;
+    describe(s, s->job, s->settings->overlap, &ranking.forecasts[0], &found);
+    found.lora = LORA_RANK;
+    snprintf(found.options, sizeof found.options, "--lora %d", LORA_RANK);
+    suggest(s, &found, 0);
+  }
+  s->budget -= operations(&ranking), s->advice->rankings++;
+  hk_ranking_free(&ranking);
   return HK_OK;
 }
 
@@ -460,7 +494,7 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
                 .settings = settings,
                 .options = options,
                 .ops_per_step = first / job->grad_accum,
-                .budget = first + MOST_OPS,
+                .budget = fmin(first, MOST_FIRST) + MOST_OPS,
                 .advice = advice};
   visit *own = &s->visited[s->n++];
   *own = (visit){.job = *job, .fits = ranking->n_fit > 0};
@@ -472,6 +506,7 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
     status = try_same_batch(s, &ranking->forecasts[0], err);
     if (status == HK_OK) status = try_smaller_state(s, err);
     if (status == HK_OK) status = try_smaller_batch(s, err);
+    if (status == HK_OK) status = try_adapters(s, err);
     if (status == HK_OK) status = try_more_gpus(s, &ranking->forecasts[0], err);
   }
   free(s);

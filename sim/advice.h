@@ -9,7 +9,7 @@
  * (sim/rank.h): longer ones may find faster schedules. If the job does not fit, it suggests the
  * fastest job of the same batch that fits, a smaller batch, and more GPUs: their number is doubled
  * until the job fits. Of the engine's formats of state it suggests those that are faster, or the
- * most exact one in which the job fits. */
+ * most exact one in which the job fits, else 8 bits; adapters come before more GPUs. */
 #ifndef HK_SIM_ADVICE_H
 #define HK_SIM_ADVICE_H
 
@@ -22,6 +22,7 @@ typedef struct {
   hk_job job;
   hk_overlap overlap;
   hk_optimizer state;
+  int lora;          /* rank of adapters, if all else is frozen; 0: the job's model */
   bool rounds;       /* that state rounds momentum and variance, and the job's does not */
   char options[128]; /* what to type: "--micro-batch 4 --grad-accum 2" */
   char schedule[96]; /* title of its best schedule */

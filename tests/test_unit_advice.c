@@ -80,7 +80,15 @@ static void check_promises(const world *w) {
     const hk_alternative *a = &advice->list[i];
     hk_ranking again = {0};
     char text[256];
-    rank_state(w, &a->job, a->state, a->overlap, &again);
+    world other = *w;
+    const hk_frozen_spec adapters = {.rank = a->lora, .bytes = 2};
+    hk_error err = {0};
+    if (a->lora > 0 &&
+        (hk_model_from_config(w->model.config, w->model.name, &other.model, &err) != HK_OK ||
+         hk_model_freeze(&other.model, &adapters, &err) != HK_OK))
+      fail_msg("%s", err.message);
+    rank_state(&other, &a->job, a->state, a->overlap, &again);
+    if (a->lora > 0) hk_model_free(&other.model);
     assert_true(again.n_fit > 0);
     assert_int_equal(again.forecasts[0].plan.optimizer, a->state);
     assert_true(again.forecasts[0].tokens_per_s == a->tokens_per_s);
@@ -244,6 +252,23 @@ static void test_state_that_is_faster(void **state) {
   drop(&w);
 }
 
+/* 8.2 G parameters, 64 GB of host memory, a GPU of 32 GB: state of 8 bits and adapters fit, and are
+ * named before a second machine. */
+static void test_small_host(void **state) {
+  (void)state;
+  world w;
+  load(&w, "qwen3-8b", "workstation-rtx5090-ddr5", 1, 1);
+  w.machine.host_memory.value = 64e9;
+  advise(&w);
+  assert_int_equal(w.ranking.n_fit, 0);
+  assert_true(w.advice.n >= 3);
+  assert_string_equal(w.advice.list[0].options, "--state adamw8bit");
+  assert_string_equal(w.advice.list[1].options, "--lora 16");
+  assert_string_equal(w.advice.list[2].options, "--nodes 2");
+  check_promises(&w);
+  drop(&w);
+}
+
 /* Sequences of 8k tokens. Only the logits (128,256 x 6 bytes a token) are too large for 24 GB of
  * GPU memory: the loss in slices fits and keeps the batch. */
 static void test_loss(void **state) {
@@ -286,6 +311,7 @@ int main(void) {
       cmocka_unit_test(test_more_gpus),
       cmocka_unit_test(test_loss),
       cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_small_host),
       cmocka_unit_test(test_state_that_fits),
       cmocka_unit_test(test_state_that_is_faster),
   };
