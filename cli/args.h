@@ -66,9 +66,10 @@
     "staging buffers on the GPU (default: the policy's)")                                          \
   X(FLUSH, "flush", 0, CHOICE, flush, "async|sync", 0, 0,                                          \
     "copy gradients to the host during backward (async), or let backward wait (sync)")             \
-  X(ACCUMULATE, "accumulate", 0, CHOICE, accumulate, "gpu|host|cpu", 0, 0,                         \
-    "sums of several micro-steps' gradients: where, and who adds (default gpu; 'plan': the best; " \
-    "'estimate': host)")                                                                           \
+  X(ACCUMULATE, "accumulate", 0, CHOICE, accumulate, "gpu|host", 0, 0,                             \
+    "where sums of several micro-steps' gradients are (default gpu; 'plan': the best; "            \
+    "'estimate': "                                                                                 \
+    "host)")                                                                                       \
   X(TRAINABLE, "trainable", 0, REAL, trainable, "X", 1e-9, 1,                                      \
     "train this share of every tensor; the rest is frozen")                                        \
   X(LORA, "lora", 0, WHOLE, lora, "RANK", 1, 65536,                                                \

@@ -33,7 +33,7 @@ void hk_accumulation_keep_best(hk_forecast *forecasts, size_t n, size_t all, con
   for (size_t i = 0; i < all; i++) {
     hk_forecast *first = &forecasts[origin[i]], *f = &forecasts[i];
     const hk_accumulate how = hk_plan_accumulates(&f->plan);
-    const bool better = i >= n && how != HK_ACCUMULATE_CPU && compare(f, first) < 0;
+    const bool better = i >= n && compare(f, first) < 0;
     __typeof__(f->sums) sums;
     memcpy(sums, first->sums, sizeof sums);
     sums[how].tried = true;
@@ -53,16 +53,14 @@ void hk_accumulation_keep_best(hk_forecast *forecasts, size_t n, size_t all, con
 }
 
 const char *hk_accumulation_reason(const hk_forecast *best, char *text, size_t size) {
-  static const char *const ways[] = {"on the GPU", "in host memory, where the GPU adds to them",
-                                     "in host memory by the CPU"};
+  static const char *const ways[] = {"on the GPU", "in host memory, where the GPU adds to them"};
   const hk_accumulate how = hk_plan_accumulates(&best->plan);
   int tried = 0;
   text[0] = '\0';
   for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) tried += best->sums[a].tried;
   if (tried < 2) return text;
-  size_t used = (size_t)snprintf(text, size, "Gradients of %d micro-steps are summed %s%s",
-                                 best->plan.job.grad_accum, ways[how],
-                                 how == HK_ACCUMULATE_CPU ? " (the engine cannot do this)" : "");
+  size_t used = (size_t)snprintf(text, size, "Gradients of %d micro-steps are summed %s",
+                                 best->plan.job.grad_accum, ways[how]);
   for (int a = 0; a < HK_ACCUMULATE_COUNT && used < size; a++) {
     const hk_bytes gpu = best->sums[a].gpu_short, host = best->sums[a].host_short;
     char missing[16];

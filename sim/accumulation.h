@@ -13,8 +13,7 @@
 hk_status hk_accumulation_candidates(hk_plan *plans, size_t n, const hk_plan_settings *settings,
                                      size_t *origin, size_t *all, hk_error *err);
 /* Puts the best of each plan and its copies, by `compare`, into forecasts[0..n), with the results
- * of all of them in hk_forecast.sums. Frees the others. The engine cannot add on the CPU: that way
- * is kept only if the user chose it. */
+ * of all of them in hk_forecast.sums. Frees the others. */
 void hk_accumulation_keep_best(hk_forecast *forecasts, size_t n, size_t all, const size_t *origin,
                                int (*compare)(const void *, const void *));
 /* "Gradients of 8 micro-steps are summed in host memory, ...; on the GPU: 3.2 GiB of GPU memory are

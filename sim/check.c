@@ -159,7 +159,7 @@ static hk_status check_memory(const hk_sim_state *s) {
   for (size_t i = 0; i < g->n_ops; i++) {
     const hk_op *op = &g->ops[i];
     whole = whole || op->kind == HK_OP_FORWARD;
-    if (op->gpu_alloc < 0 || op->gpu_free < 0 || op->host_alloc < 0 || op->host_free < 0) {
+    if (op->gpu_alloc < 0 || op->gpu_free < 0) {
       return broken(s, "takes or gives back a negative amount of memory", (int32_t)i);
     }
     if (op->rank == 0) net += op->gpu_alloc - op->gpu_free;

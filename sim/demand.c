@@ -291,13 +291,6 @@ static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, const 
   return d;
 }
 
-/* Gradients added to their sums: AdamW's rate, in proportion to memory traffic. */
-static hk_demand add_on_cpu(const hk_graph *graph, const hk_machine *m, const hk_op *op) {
-  hk_demand d = on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, op->threads, HK_BYTES_ADAMW);
-  scale_work(&d, (double)HK_BYTES_ADAMW / HK_BYTES_GRAD_ADD);
-  return d;
-}
-
 static hk_demand only_latency(double ns) {
   return (hk_demand){.latency = (hk_ns)ns,
                      .beside_compute = 1,
@@ -381,8 +374,6 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_CAST_CPU:
     case HK_OP_GRAD_CAST_CPU:
       return on_cpu(graph, m, &m->cpu_cast, &m->cpu_cast_threads, op->threads, HK_BYTES_CAST);
-    case HK_OP_GRAD_ADD_CPU:
-      return add_on_cpu(graph, m, op);
     case HK_OP_ADAMW_CPU:
       return paced(adamw_on_cpu(graph, m, op), graph->pace.cpu);
     case HK_OP_WEIGHT_H2D:

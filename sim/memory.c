@@ -23,16 +23,6 @@ static hk_status set_gpu(hk_sim_state *s, int32_t rank, hk_bytes value) {
   return sample(s, s->memory_counters[rank], value);
 }
 
-static hk_status set_host(hk_sim_state *s, hk_bytes value) {
-  hk_memory_report *report = &s->result->memory;
-  s->host_memory = value;
-  if (value > report->host_peak) {
-    report->host_peak = value;
-    report->host_peak_phase = s->phase;
-  }
-  return sample(s, s->memory_counters[s->graph->ranks], value);
-}
-
 static hk_status add_counter(hk_sim_state *s, int index, const char *name, hk_bytes capacity) {
   s->memory_counters[index] =
       hk_timeline_counter(&s->result->timeline, name, "bytes", (double)capacity, s->err);
@@ -56,7 +46,8 @@ hk_status hk_memory_begin(hk_sim_state *s) {
   if (s->options.counters) {
     HK_TRY(add_counter(s, s->graph->ranks, "host memory", report->host_capacity));
   }
-  return set_host(s, s->graph->host_base);
+  report->host_peak = s->graph->host_base;
+  return sample(s, s->memory_counters[s->graph->ranks], report->host_peak);
 }
 
 hk_status hk_memory_take(hk_sim_state *s, const hk_op *op) {
@@ -71,17 +62,11 @@ hk_status hk_memory_take(hk_sim_state *s, const hk_op *op) {
   }
   if (s->gpu_memory[op->rank] > report->peak_of[op->phase])
     report->peak_of[op->phase] = s->gpu_memory[op->rank];
-  if (op->host_alloc != 0) {
-    HK_TRY(set_host(s, s->host_memory + op->host_alloc * s->graph->multiplicity));
-  }
   return HK_OK;
 }
 
 hk_status hk_memory_give(hk_sim_state *s, const hk_op *op) {
   if (op->gpu_free != 0) HK_TRY(set_gpu(s, op->rank, s->gpu_memory[op->rank] - op->gpu_free));
-  if (op->host_free != 0) {
-    HK_TRY(set_host(s, s->host_memory - op->host_free * s->graph->multiplicity));
-  }
   if (op->kind == HK_OP_FORWARD) s->result->memory.after_forward = s->gpu_memory[0];
   return HK_OK;
 }

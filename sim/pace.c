@@ -309,7 +309,7 @@ static hk_status try_and_keep(pace_search *s, const hk_plan *plan, pace_starts *
   return time < INT64_MAX ? keep(starts, plan, time, s->update, s->err) : HK_OK;
 }
 
-/* Tries and keeps the plan with another stride, with each way to sum gradients that the engine has
+/* Tries and keeps the plan with another stride, with each way to sum gradients
  * and, if memory is short, with 3, 2 and 1 staging buffers until it suffices. */
 static hk_status try_stride(pace_search *s, const hk_plan *from, int stride, pace_starts *starts) {
   const hk_policy_options options = {.stride = stride, .ratio = from->ratio};
@@ -319,7 +319,7 @@ static hk_status try_stride(pace_search *s, const hk_plan *from, int stride, pac
   plan.pace = (hk_pace){0};
   plan.flush = HK_FLUSH_ASYNC;
   hk_status status = hk_policy_apply(&hk_policy_interleave, &options, s->machine, &plan, s->err);
-  for (int a = HK_ACCUMULATE_GPU; a < HK_ACCUMULATE_CPU && status == HK_OK; a++) {
+  for (int a = HK_ACCUMULATE_GPU; a < HK_ACCUMULATE_COUNT && status == HK_OK; a++) {
     if (a > 0 && plan.job.grad_accum == 1) break;
     if (plan.job.grad_accum > 1) plan.accumulate = (hk_accumulate)a;
     status = try_and_keep(s, &plan, starts);

@@ -133,7 +133,6 @@ typedef struct {
    * has no cache. */
   hk_bytes device_peak_of[HK_PHASE_COUNT], device_after[HK_PHASE_COUNT];
   hk_bytes host_peak, host_capacity; /* of the node */
-  hk_phase host_peak_phase;
 } hk_memory_report;
 
 /* With several iterations (hk_expand): the last whole one, from the end of one

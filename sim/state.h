@@ -97,7 +97,6 @@ typedef struct {
   int n_ready, n_ended;
 
   hk_bytes *gpu_memory; /* [rank] in use */
-  hk_bytes host_memory; /* in use on the node */
 
   hk_copy_engine *engines; /* [rank][in, out] */
   int n_waiting;           /* operations that wait for a turn */

@@ -45,7 +45,7 @@ static size_t count(const hk_graph *graph, hk_op_kind kind, int64_t *work) {
 }
 
 /* Sums in host memory: each block's sums leave the GPU after every micro-step but the last, and
- * return (host) or are added by the CPU (cpu) as often. */
+ * return as often. */
 static void operations(void **state) {
   (void)state;
   int64_t work = 0;
@@ -58,8 +58,6 @@ static void operations(void **state) {
     assert_int_equal(work, sums == 0 ? 0 : (MICROS - 1) * 2 * ALL);
     assert_int_equal(count(&graph, HK_OP_GRAD_SUM_H2D, &work), a == HK_ACCUMULATE_HOST ? sums : 0);
     assert_int_equal(work, a == HK_ACCUMULATE_HOST ? (MICROS - 1) * 2 * ALL : 0);
-    assert_int_equal(count(&graph, HK_OP_GRAD_ADD_CPU, &work), a == HK_ACCUMULATE_CPU ? sums : 0);
-    assert_int_equal(work, a == HK_ACCUMULATE_CPU ? (MICROS - 1) * ALL : 0);
     assert_int_equal(count(&graph, HK_OP_GRAD_D2H, &work), BLOCKS); /* the last micro-step's */
     assert_int_equal(work, 2 * ALL);
     hk_graph_free(&graph);
@@ -95,15 +93,12 @@ static void gpu_memory(void **state) {
   const hk_bytes layers = 64 * LAYERS * (16 * 64 + 8 * 128 + 4 * 4);
   const hk_bytes in_head = 64 * (4 * 64 + 4 * 256 + 2 * 64 + 2 * 256) + 2 * HEAD;
   const hk_bytes in_layer = 64 * (2 * 64 + 6 * 128) + 2 * LAYER;
-  /* gpu: the peak is in the head's backward, beside all sums. cpu, host: it is in the last layer's
-   * backward, beside the head's gradients that leave and, for host, the head's sums. */
+  /* gpu: the peak is in the head's backward, beside all sums. host: it is in the last layer's
+   * backward, beside the head's gradients that leave and the head's sums. */
   assert_int_equal(peak[HK_ACCUMULATE_GPU], 2 * ALL + layers + in_head + 2 * ALL);
-  assert_int_equal(peak[HK_ACCUMULATE_CPU], 2 * ALL + layers + in_layer + 2 * HEAD);
   assert_int_equal(peak[HK_ACCUMULATE_HOST], 2 * ALL + layers + in_layer + 2 * 2 * HEAD);
 }
 
-/* cpu also needs host memory for gradients that are not added yet: at most one layer's, while the
- * embedding's arrive (its backward takes no time). */
 static void host_memory(void **state) {
   (void)state;
   hk_machine machine = ideal_machine();
@@ -111,51 +106,38 @@ static void host_memory(void **state) {
   const hk_bytes rest = (12 + 2 + 2) * ALL; /* state, sums, new weights */
   for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
     hk_forecast f = forecast_of((hk_accumulate)a, HK_OVERLAP_NONE, machine);
-    assert_int_equal(f.result.memory.host_peak,
-                     rest + (a == HK_ACCUMULATE_CPU ? 2 * (LAYER + EMBEDDING) : 0));
+    assert_int_equal(f.result.memory.host_peak, rest);
     hk_forecast_free(&f);
   }
 }
 
 /* PCIe has 10 B/ns in both directions together; every other operation takes 1 ns. A pass of all
  * gradients over the link takes 2 / 10 ns a parameter. Passes of 3 micro-steps: gpu 1 (the sum
- * leaves), cpu 3 (each leaves), host 5 (each leaves, and 2 return). */
+ * leaves), host 5 (each leaves, and 2 return). */
 static void times(void **state) {
   (void)state;
   hk_machine machine = ideal_machine();
   machine.h2d.value = machine.d2h.value = machine.duplex.value = 10e9;
   const double each = 2.0 * ALL / 10;
-  const double copies[] = {
-      [HK_ACCUMULATE_GPU] = 1, [HK_ACCUMULATE_HOST] = 2 * MICROS - 1, [HK_ACCUMULATE_CPU] = MICROS};
+  const double copies[] = {[HK_ACCUMULATE_GPU] = 1, [HK_ACCUMULATE_HOST] = 2 * MICROS - 1};
   for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
     hk_forecast f = forecast_of((hk_accumulate)a, HK_OVERLAP_NONE, machine);
     const double before = (double)(f.iteration_ns - f.update_ns);
     assert_true(fabs(before - copies[a] * each) < 200);
     hk_forecast_free(&f);
   }
-  /* The CPU's addition moves 6 bytes a parameter, AdamW 28. At 1 AdamW parameter/ns an addition
-   * takes 6 / 28 ns a parameter. */
-  machine = ideal_machine();
-  machine.cpu_adamw.value = 1e9;
-  hk_forecast f = forecast_of(HK_ACCUMULATE_CPU, HK_OVERLAP_NONE, machine);
-  const double before = (double)(f.iteration_ns - f.update_ns);
-  assert_true(fabs(before - (MICROS - 1) * ALL * 6.0 / 28) < 200);
-  hk_forecast_free(&f);
 }
 
 /* With an overlap the framework hands gradients over, so sums are always in host memory. */
 static void handed_over(void **state) {
   (void)state;
   hk_error err = {0};
-  for (int a = HK_ACCUMULATE_HOST; a <= HK_ACCUMULATE_CPU; a++) {
-    hk_forecast f = forecast_of((hk_accumulate)a, HK_OVERLAP_BOTH, schoolbook_machine());
-    assert_true(hk_plan_hands_over(&f.plan));
-    int64_t work = 0;
-    count(&f.graph, a == HK_ACCUMULATE_HOST ? HK_OP_GRAD_SUM_H2D : HK_OP_GRAD_ADD_CPU, &work);
-    const int64_t bytes = a == HK_ACCUMULATE_HOST ? 2 : 1;
-    assert_int_equal(work, f.graph.iterations * (MICROS - 1) * bytes * ALL);
-    hk_forecast_free(&f);
-  }
+  hk_forecast f = forecast_of(HK_ACCUMULATE_HOST, HK_OVERLAP_BOTH, schoolbook_machine());
+  assert_true(hk_plan_hands_over(&f.plan));
+  int64_t work = 0;
+  count(&f.graph, HK_OP_GRAD_SUM_H2D, &work);
+  assert_int_equal(work, f.graph.iterations * (MICROS - 1) * 2 * ALL);
+  hk_forecast_free(&f);
   hk_plan plan = plan_of(HK_ACCUMULATE_HOST, HK_OVERLAP_FORWARD);
   plan.accumulate = HK_ACCUMULATE_GPU; /* as read from a plan file without the key */
   assert_int_equal(hk_plan_accumulates(&plan), HK_ACCUMULATE_HOST);
@@ -288,7 +270,7 @@ static void ranked(void **state) {
     assert_int_equal(ranking.n_fit, 1);
     const hk_forecast *f = &ranking.forecasts[0];
     assert_int_equal(f->plan.accumulate, small ? HK_ACCUMULATE_HOST : HK_ACCUMULATE_GPU);
-    assert_true(f->sums[HK_ACCUMULATE_GPU].tried && f->sums[HK_ACCUMULATE_CPU].tried);
+    assert_true(f->sums[HK_ACCUMULATE_GPU].tried && f->sums[HK_ACCUMULATE_HOST].tried);
     assert_int_equal(f->sums[HK_ACCUMULATE_GPU].fits, !small);
     assert_non_null(strstr(ranking.reason, small ? "summed in host memory, where the GPU adds"
                                                  : "8 micro-steps are summed on the GPU;"));

@@ -21,7 +21,7 @@ static int64_t weights_of(const hk_job *job) {
 /* Sums over a rank's operations, per kind and phase. */
 typedef struct {
   int64_t n[HK_OP_KIND_COUNT], work[HK_PHASE_COUNT][HK_OP_KIND_COUNT];
-  hk_bytes gpu_taken, gpu_given, host_taken, host_given, gpu_least;
+  hk_bytes gpu_taken, gpu_given, gpu_least;
 } tally;
 
 static tally tally_of(const hk_graph *graph, int rank) {
@@ -33,8 +33,6 @@ static tally tally_of(const hk_graph *graph, int rank) {
     t.work[op->phase][op->kind] += op->work;
     t.gpu_taken += op->gpu_alloc;
     t.gpu_given += op->gpu_free;
-    t.host_taken += op->host_alloc;
-    t.host_given += op->host_free;
     if (t.gpu_taken - t.gpu_given < t.gpu_least) t.gpu_least = t.gpu_taken - t.gpu_given;
   }
   return t;
@@ -206,7 +204,6 @@ static void check_memory(const hk_plan *plan, const hk_graph *graph, const tally
     assert_int_equal(graph->gpu_base, base);
   assert_int_equal(graph->host_base, plan->job.gpus * host_share);
   assert_int_equal(t->gpu_taken, t->gpu_given);
-  assert_int_equal(t->host_taken, t->host_given);
   assert_true(t->gpu_taken > 0 && t->gpu_least >= (deepspeed ? -graph->gpu_base : 0));
 }
 

@@ -296,7 +296,7 @@ static void memory_that_does_not_add_up(void **state) {
   f.gpu_memory[0] = -1;
   expect_broken_result(&f, "invariant broken: rank 0 ends with -1 bytes of GPU memory");
   f = finish(1, 0);
-  f.graph.ops[GPU_0].host_free = -8;
+  f.graph.ops[GPU_0].gpu_free = -8;
   expect_broken_result(&f,
                        "invariant broken: takes or gives back a negative amount of memory "
                        "(operation 2, adamw_gpu sg0, at 2775 ns)");

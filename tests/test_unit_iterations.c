@@ -49,14 +49,12 @@ static bool depends(const hk_graph *graph, const hk_op *op, int32_t on) {
 /* -- A template, unrolled --------------------------------------------------------------------- */
 
 static void assert_same_op(const hk_op *a, const hk_op *b) {
-  const int64_t left[] = {a->kind,     a->phase,       a->lane,     a->rank,       a->micro,
-                          a->block,    a->subgroup,    a->piece,    a->offset,     a->work,
-                          a->threads,  a->gpu_alloc,   a->gpu_free, a->host_alloc, a->host_free,
-                          a->priority, a->profile.time};
-  const int64_t right[] = {b->kind,     b->phase,       b->lane,     b->rank,       b->micro,
-                           b->block,    b->subgroup,    b->piece,    b->offset,     b->work,
-                           b->threads,  b->gpu_alloc,   b->gpu_free, b->host_alloc, b->host_free,
-                           b->priority, b->profile.time};
+  const int64_t left[] = {a->kind,    a->phase,     a->lane,     a->rank,     a->micro,
+                          a->block,   a->subgroup,  a->piece,    a->offset,   a->work,
+                          a->threads, a->gpu_alloc, a->gpu_free, a->priority, a->profile.time};
+  const int64_t right[] = {b->kind,    b->phase,     b->lane,     b->rank,     b->micro,
+                           b->block,   b->subgroup,  b->piece,    b->offset,   b->work,
+                           b->threads, b->gpu_alloc, b->gpu_free, b->priority, b->profile.time};
   assert_memory_equal(left, right, sizeof left);
 }
 

@@ -29,8 +29,9 @@ static void add_text(XXH3_state_t *hash, const char *text) {
 static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
   add_text(hash, hk_op_kind_name(op->kind));
   add_text(hash, hk_phase_name(op->phase));
+  /* 0, 0: host memory that operations of older graphs took and gave back. */
   ADD_NUMBERS(hash, op->lane, op->rank, op->micro, op->block, op->subgroup, op->piece, op->offset,
-              op->work, op->threads, op->gpu_alloc, op->gpu_free, op->host_alloc, op->host_free,
+              op->work, op->threads, op->gpu_alloc, op->gpu_free, 0, 0,
               op->deps_end - op->deps_begin);
   for (int32_t d = op->deps_begin; d < op->deps_end; d++) ADD_NUMBERS(hash, graph->deps[d]);
   /* Members that older graphs do not have are hashed only if set: older hashes stay valid. */

@@ -191,8 +191,8 @@ static void print_memory(const hk_memory_report *memory) {
                 hk_gib(memory->after_backward), hk_gib(memory->after_update));
   printf("       peak  %8.2f GiB of %.2f in %s\n", hk_gib(memory->peak), hk_gib(memory->capacity),
          hk_phase_name(memory->peak_phase));
-  printf("host   peak  %8.2f GiB of %.2f in %s\n\n", hk_gib(memory->host_peak),
-         hk_gib(memory->host_capacity), hk_phase_name(memory->host_peak_phase));
+  printf("host memory  %8.2f GiB of %.2f\n\n", hk_gib(memory->host_peak),
+         hk_gib(memory->host_capacity));
 }
 
 static hk_status print_lanes(const hk_forecast *forecast, hk_error *err) {

@@ -28,8 +28,7 @@ void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool ex
 void hk_report_sums(const hk_plan *plan) {
   static const char *const ways[] = {
       "on the GPU",
-      "in host memory: the GPU adds, after a copy of the sums to it, in each micro-step",
-      "in host memory, by the CPU; the engine cannot"};
+      "in host memory: the GPU adds, after a copy of the sums to it, in each micro-step"};
   if (plan->job.grad_accum <= 1) return;
   if (hk_plan_hands_over(plan) && hk_plan_accumulates(plan) == HK_ACCUMULATE_HOST)
     hk_print_text(

@@ -28,10 +28,9 @@
 /* 28: bf16 gradient in, weight out. */
 #define HK_BYTES_ADAMW (2 * (HK_BYTES_STATE + HK_BYTES_BF16))
 #define HK_BYTES_ADAMW_FP32 \
-  (2 * HK_BYTES_STATE + HK_BYTES_FP32)                    /* 28: fp32 gradient in, no bf16 weight */
-#define HK_BYTES_UNSCALE  (2 * HK_BYTES_FP32)             /* 8: an fp32 gradient in place */
-#define HK_BYTES_CAST     (HK_BYTES_FP32 + HK_BYTES_BF16) /* 6: fp32 to bf16, or back */
-#define HK_BYTES_GRAD_ADD (3 * HK_BYTES_BF16)             /* 6: gradient and sum in, sum out */
+  (2 * HK_BYTES_STATE + HK_BYTES_FP32)                   /* 28: fp32 gradient in, no bf16 weight */
+#define HK_BYTES_UNSCALE (2 * HK_BYTES_FP32)             /* 8: an fp32 gradient in place */
+#define HK_BYTES_CAST    (HK_BYTES_FP32 + HK_BYTES_BF16) /* 6: fp32 to bf16, or back */
 /* 36: the bf16 gradient is first read, written as fp32, and read again. */
 #define HK_BYTES_ADAMW_WIDENED (HK_BYTES_ADAMW + 2 * HK_BYTES_FP32)
 /* 12: gradients are copied into a bucket, divided by the number of ranks, and packed. */

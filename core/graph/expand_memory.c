@@ -34,17 +34,6 @@ static hk_bytes returned_sums(const hk_expansion *x, const hk_op *op, hk_bytes b
   return x->accumulate == HK_ACCUMULATE_HOST && op->micro > 0 ? bytes : 0;
 }
 
-/* Host memory for gradients until the CPU has added them. */
-static void landing(const hk_expansion *x, hk_op *op) {
-  if (x->accumulate != HK_ACCUMULATE_CPU || op->micro <= 0) return;
-  if (op->kind != HK_OP_GRAD_ADD_CPU)
-    op->host_alloc = op->work;
-  else if (op->subgroup >= 0)
-    op->host_free = hk_expand_grads(x, op->subgroup, op->offset, op->work);
-  else
-    op->host_free = block_of(x, op)->host_grad_bytes;
-}
-
 static void hocket_training(const hk_expansion *x, hk_op *op) {
   const hk_block_cost *cost = block_of(x, op);
   const bool casts = x->plan->flush == HK_FLUSH_ASYNC && x->plan->flush_bytes_per_param == 4;
@@ -163,9 +152,6 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
     }
     return;
   }
-  if (op->kind == HK_OP_GRAD_SUM_D2H || op->kind == HK_OP_GRAD_D2H ||
-      op->kind == HK_OP_GRAD_ADD_CPU)
-    landing(x, op);
   if (training) {
     hocket_training(x, op);
   } else if (x->handed) {

@@ -112,11 +112,6 @@ void hk_expand_flush_subgroup(hk_expansion *x, int rank, int32_t subgroup, int32
     copy.priority = 0; /* flushed in the order in which gradients become ready */
     copy.micro = x->plan->job.grad_accum - 1;
     flushed[piece] = HK_ADD(x, rank, HK_LANE_FLUSH, copy, ready, fetched);
-    if (x->accumulate != HK_ACCUMULATE_CPU) continue;
-    hk_op sum = hk_expand_piece_op(x, HK_OP_GRAD_ADD_CPU, n, subgroup, (int32_t)piece, offset);
-    sum.micro = copy.micro;
-    sum.threads = x->plan->cpu_threads;
-    flushed[piece] = HK_ADD(x, rank, HK_LANE_CPU, sum, flushed[piece]);
   }
 }
 

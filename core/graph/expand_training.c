@@ -274,27 +274,6 @@ static void sum_on_gpu(hk_expansion *x, hk_pass *pass, int rank, const hk_block_
   note_summed(x, rank, last_on(x, rank, HK_LANE_FLUSH));
 }
 
-/* The CPU adds: gradients leave in each micro-step, the first time to where the sums will be. With
- * an overlap the last micro-step's are added piece by piece (hk_expand_flush_subgroup). */
-static void sum_on_cpu(hk_expansion *x, int rank, const hk_block_cost *cost, int micro,
-                       int32_t after) {
-  if (micro == x->plan->job.grad_accum - 1) {
-    flush_last(x, rank, cost, micro, after, -1);
-  } else {
-    HK_ADD(x, rank, HK_LANE_FLUSH, block_op(HK_OP_GRAD_SUM_D2H, cost->host_grad_bytes, cost, micro),
-           after);
-  }
-  int32_t done = last_on(x, rank, HK_LANE_FLUSH);
-  if (micro > 0 && x->pieces.flushed != NULL && micro == x->plan->job.grad_accum - 1) {
-    done = last_on(x, rank, HK_LANE_CPU);
-  } else if (micro > 0) {
-    hk_op add = block_op(HK_OP_GRAD_ADD_CPU, cost->host_grads, cost, micro);
-    add.threads = x->plan->cpu_threads;
-    done = HK_ADD(x, rank, HK_LANE_CPU, add, done);
-  }
-  note_summed(x, rank, done);
-}
-
 /* The engine adds: sums that do not stay on the GPU leave for the host in each micro-step, and come
  * back, beside the copies out, when the blocks before have left their slots
  * (handover_accumulation.c). The next block waits only for sums that come late. */
@@ -329,8 +308,6 @@ static void flush(hk_expansion *x, hk_pass *pass, int rank, const hk_block_cost 
     sum_in_slots(x, pass, rank, cost, micro, after);
   } else if (!deepspeed && x->accumulate == HK_ACCUMULATE_HOST) {
     sum_on_gpu(x, pass, rank, cost, micro, after);
-  } else if (!deepspeed && x->accumulate == HK_ACCUMULATE_CPU) {
-    sum_on_cpu(x, rank, cost, micro, after);
   } else if (micro == x->plan->job.grad_accum - 1) {
     flush_last(x, rank, cost, micro, after, -1);
   }

@@ -36,7 +36,6 @@ const char *hk_phase_name(hk_phase phase); /* "forward" */
   X(GRAD_D2H, "grad_d2h", "bytes", "gradients to pinned host memory")                             \
   X(GRAD_D2H_PAGEABLE, "grad_d2h_pageable", "bytes", "gradients to pageable host memory")         \
   X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")     \
-  X(GRAD_ADD_CPU, "grad_add_cpu", "params", "gradients added to their sums by the CPU")           \
   X(BARRIER, "barrier", "none", "all lanes meet; the gradient norm is known")                     \
   X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                               \
   X(STEP_OVERHEAD, "step_overhead", "none", "DeepSpeed: step outside its loop over subgroups")    \
@@ -134,9 +133,8 @@ typedef struct {
   int32_t threads;              /* CPU kinds: the plan's team, see core/machine/team.h; else 0 */
   int32_t deps_begin, deps_end; /* into graph->deps; lane order is implied, not listed */
   hk_bytes gpu_alloc, gpu_free; /* allocated when it starts, freed when it ends */
-  hk_bytes host_alloc, host_free;
-  int32_t priority;        /* on lanes that pick: smaller first */
-  hk_pass_profile profile; /* forward and backward */
+  int32_t priority;             /* on lanes that pick: smaller first */
+  hk_pass_profile profile;      /* forward and backward */
   /* Forward and backward where attention scores are stored, else 0: floating-point operations of
    * the products that read or write scores (part of `work`), traffic in GPU memory of these
    * products, and of the softmax between them. */

@@ -14,7 +14,7 @@ const char *const hk_runtime_names[2] = {"hocket", "deepspeed"};
 
 const char *const hk_overlap_names[HK_OVERLAP_COUNT] = {"none", "forward", "both"};
 
-const char *const hk_accumulate_names[HK_ACCUMULATE_COUNT] = {"gpu", "host", "cpu"};
+const char *const hk_accumulate_names[HK_ACCUMULATE_COUNT] = {"gpu", "host"};
 const char *const hk_clip_names[HK_CLIP_COUNT] = {"norm", "block"};
 
 const char *hk_route_name(hk_route route) {

@@ -42,7 +42,6 @@ typedef enum {
   HK_ACCUMULATE_GPU,  /* sums stay in GPU memory, in the gradient's own type */
   HK_ACCUMULATE_HOST, /* sums are in host memory; each micro-step after the first copies them to the
                          GPU, which adds, and back: the engine and ZeRO-Offload do so */
-  HK_ACCUMULATE_CPU,  /* sums are in host memory, and the CPU adds to them; the engine cannot */
   HK_ACCUMULATE_COUNT
 } hk_accumulate;
 
@@ -163,7 +162,7 @@ typedef struct {
 extern const char *const hk_route_names[HK_ROUTE_COUNT];
 extern const char *const hk_runtime_names[2];
 extern const char *const hk_overlap_names[HK_OVERLAP_COUNT];       /* "none", "forward", "both" */
-extern const char *const hk_accumulate_names[HK_ACCUMULATE_COUNT]; /* "gpu", "host", "cpu" */
+extern const char *const hk_accumulate_names[HK_ACCUMULATE_COUNT]; /* "gpu", "host" */
 extern const char *const hk_clip_names[HK_CLIP_COUNT];             /* "norm", "block" */
 const char *hk_route_name(hk_route route);                         /* "cpu" ... */
 const char *hk_runtime_name(hk_runtime runtime);                   /* "hocket", "deepspeed" */

@@ -10,11 +10,6 @@
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
 hk_status hk_training_allocate(hk_engine *e, hk_error *err) {
-  if (e->plan.accumulate == HK_ACCUMULATE_CPU) {
-    return hk_fail(err, HK_INPUT,
-                   "the plan accumulates gradients on the CPU, which is predicted only: the engine "
-                   "adds on the GPU to sums in host memory (accumulate 'host')");
-  }
   struct hk_training *t = calloc(1, sizeof *t);
   if (t == NULL) return hk_fail_memory(err, sizeof *t, "training");
   pthread_mutexattr_t recursive;
