@@ -4,19 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool has_cpu_route(const hk_plan *plan) {
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  return n[HK_ROUTE_CPU] > 0;
-}
-
 hk_status hk_accumulation_candidates(hk_plan *plans, size_t n, const hk_plan_settings *settings,
                                      size_t *origin, size_t *all, hk_error *err) {
   *all = n;
   for (size_t i = 0; i < n; i++) {
     origin[i] = i;
     if (settings->accumulate != NULL || plans[i].job.grad_accum == 1 ||
-        plans[i].runtime != HK_RUNTIME_HOCKET || !has_cpu_route(&plans[i]))
+        plans[i].runtime != HK_RUNTIME_HOCKET || hk_plan_on_route(&plans[i], HK_ROUTE_CPU) == 0)
       continue;
     for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
       if (a == HK_ACCUMULATE_GPU || a == (int)hk_plan_accumulates(&plans[i])) continue;

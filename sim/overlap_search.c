@@ -97,17 +97,13 @@ static hk_status run_ahead(const hk_search *s, hk_spec spec, hk_plan *plan, hk_e
 
 /* GPU memory of state that stays there, with its gradients. */
 static hk_bytes resident_bytes(const hk_plan *plan) {
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  return hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]) +
-         HK_BYTES_BF16 * n[HK_ROUTE_RESIDENT];
+  const int64_t n = hk_plan_on_route(plan, HK_ROUTE_RESIDENT);
+  return hk_state_bytes(plan->optimizer, n) + HK_BYTES_BF16 * n;
 }
 
 /* GPU memory of staging buffers that only clipped steps need. */
 static hk_bytes held_staging(const hk_plan *plan) {
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  if (hk_plan_held_staged(plan) == 0 || n[HK_ROUTE_STAGED] > 0) return 0;
+  if (hk_plan_held_staged(plan) == 0 || hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0) return 0;
   const int64_t grads = plan->model.mixed_types ? HK_BYTES_FP32 : HK_BYTES_BF16;
   return plan->buffers *
          (hk_state_bytes(plan->optimizer, plan->piece_numel) + grads * plan->piece_numel);
@@ -172,9 +168,7 @@ static hk_status forecast_of(const hk_search *s, hk_spec spec, hk_forecast *f, h
 }
 
 static hk_bytes state_on_gpu(const hk_plan *plan) {
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  return hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]);
+  return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
 }
 
 static hk_status closed_form_of(const hk_search *s, hk_spec spec, hk_ns *period, hk_error *err) {
@@ -236,10 +230,8 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
     *trial = (hk_trial){.spec = fresh[i], .period = INT64_MAX};
     errors[i].status = forecast_of(s, fresh[i], &f, &errors[i]);
     if (errors[i].status == HK_OK) {
-      int64_t totals[HK_ROUTE_COUNT];
-      hk_plan_route_totals(&f.plan, totals);
-      trial->gpu_state = hk_state_bytes(f.plan.optimizer, totals[HK_ROUTE_RESIDENT]);
-      trial->all_ahead = hk_plan_ahead(&f.plan) == totals[HK_ROUTE_CPU];
+      trial->gpu_state = state_on_gpu(&f.plan);
+      trial->all_ahead = hk_plan_ahead(&f.plan) == hk_plan_on_route(&f.plan, HK_ROUTE_CPU);
       trial->passing = hk_plan_passing_share(&f.plan);
       if (f.feasible && within_limit(s, &f.plan)) trial->period = f.iteration_ns;
       if (trial->period < INT64_MAX) errors[i].status = judge_held(s, &f, &trial->held, &errors[i]);
@@ -472,9 +464,7 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_machin
                               char *buffer, size_t size) {
   const hk_forecast *f = &r->best;
   const hk_plan *plan = &f->plan;
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  const double cpu = (double)n[HK_ROUTE_CPU];
+  const double cpu = (double)hk_plan_on_route(plan, HK_ROUTE_CPU);
   char a[16], b[16];
   size_t used = 0;
   buffer[0] = '\0';

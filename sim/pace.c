@@ -226,14 +226,13 @@ static hk_status tune_all(pace_search *s, const hk_plan *from, hk_ns time, hk_ns
                           bool cpu_first) {
   const hk_machine *m = s->machine;
   hk_plan plan = *from; /* shares what `from` points to */
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(&plan, n);
   const double team =
       hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, (double)plan.cpu_threads) *
       hk_update_speed(plan.optimizer);
   const double seconds = (double)hk_max(1, update) / 1e9;
-  const double cpu = (double)n[HK_ROUTE_CPU] / seconds;
-  const double out = (double)hk_state_bytes(plan.optimizer, n[HK_ROUTE_STAGED]) / seconds;
+  const double cpu = (double)hk_plan_on_route(&plan, HK_ROUTE_CPU) / seconds;
+  const double out =
+      (double)hk_state_bytes(plan.optimizer, hk_plan_on_route(&plan, HK_ROUTE_STAGED)) / seconds;
   const double in = out + HK_BYTES_BF16 * cpu;
   for (int round = 0; round < ROUNDS; round++) {
     const hk_ns before = time;
@@ -424,9 +423,8 @@ static hk_status drop_limits(pace_search *s, const hk_forecast *found) {
 
 /* Fills in what the other ways to sum gradients would give. */
 static hk_status compare_sums(hk_forecast *found, const hk_machine *machine, hk_error *err) {
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(&found->plan, n);
-  if (found->plan.job.grad_accum == 1 || n[HK_ROUTE_CPU] == 0) return HK_OK;
+  if (found->plan.job.grad_accum == 1 || hk_plan_on_route(&found->plan, HK_ROUTE_CPU) == 0)
+    return HK_OK;
   for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
     hk_plan plan;
     hk_forecast f;

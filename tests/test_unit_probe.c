@@ -99,7 +99,7 @@ static void test_no_window(void **state) {
 static void test_names(void **state) {
   (void)state;
   for (int k = 0; k < HK_LOAD_KINDS; k++) {
-    assert_true(*hk_load_unit((hk_load_kind)k) != '\0' && *hk_load_meaning((hk_load_kind)k));
+    assert_true(*hk_load_unit((hk_load_kind)k) != '\0');
   }
   assert_string_equal(hk_load_name(HK_LOAD_ADAMW_FP32), "adamw_cpu_fp32");
   assert_string_equal(hk_load_unit(HK_LOAD_SYNC), "ns");

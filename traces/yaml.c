@@ -8,6 +8,8 @@
 #include <string.h>
 #include <yaml.h>
 
+#include "core/base/names.h"
+
 #define MOST_LEVELS 8
 
 typedef struct {
@@ -42,12 +44,6 @@ static hk_status next(reader *r) {
   return wrong_line(r, line);
 }
 
-static bool is_one_of(const char *text, const char *const *words) {
-  for (; *words; words++)
-    if (strcmp(text, *words) == 0) return true;
-  return false;
-}
-
 /* A decimal number as YAML 1.1 has it; "1e9", "0x10" and "1_000" are text. */
 static bool is_number(const char *text, double *value) {
   char *end = NULL;
@@ -67,9 +63,9 @@ static cJSON *scalar(const char *text, bool plain) {
   static const char *const no[] = {"false", "False", "FALSE", "no", "No", "off", NULL};
   double number;
   if (!plain) return cJSON_CreateString(text);
-  if (is_one_of(text, nulls)) return cJSON_CreateNull();
-  if (is_one_of(text, yes)) return cJSON_CreateTrue();
-  if (is_one_of(text, no)) return cJSON_CreateFalse();
+  if (hk_is_one_of(text, nulls)) return cJSON_CreateNull();
+  if (hk_is_one_of(text, yes)) return cJSON_CreateTrue();
+  if (hk_is_one_of(text, no)) return cJSON_CreateFalse();
   return is_number(text, &number) ? cJSON_CreateNumber(number) : cJSON_CreateString(text);
 }
 

@@ -7,20 +7,19 @@
 /* ---- Names ----------------------------------------------------------------------------------- */
 
 typedef struct {
-  const char *name, *unit, *meaning;
+  const char *name, *unit;
   hk_op_kind op;
   unsigned traits;
 } load_info;
 
 static const load_info infos[HK_LOAD_KINDS] = {
-#define HK_LOAD_INFO(name, text, unit, op, traits, meaning) \
-  {text, unit, meaning, HK_OP_##op, traits},
+#define HK_LOAD_INFO(name, text, unit, op, traits, meaning) {text, unit, HK_OP_##op, traits},
     HK_LOADS(HK_LOAD_INFO)
 #undef HK_LOAD_INFO
 };
 
 static const load_info *info_of(hk_load_kind kind) {
-  static const load_info none = {"unknown", "", "", HK_OP_KIND_COUNT, HK_TRAIT_NONE};
+  static const load_info none = {"unknown", "", HK_OP_KIND_COUNT, HK_TRAIT_NONE};
   return (unsigned)kind < HK_LOAD_KINDS ? &infos[kind] : &none;
 }
 
@@ -30,10 +29,6 @@ const char *hk_load_name(hk_load_kind kind) {
 
 const char *hk_load_unit(hk_load_kind kind) {
   return info_of(kind)->unit;
-}
-
-const char *hk_load_meaning(hk_load_kind kind) {
-  return info_of(kind)->meaning;
 }
 
 hk_op_kind hk_load_op(hk_load_kind kind) {

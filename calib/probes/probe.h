@@ -102,9 +102,8 @@ typedef enum {
       HK_LOAD_KINDS
 } hk_load_kind;
 
-const char *hk_load_name(hk_load_kind kind); /* "adamw_cpu" */
-const char *hk_load_unit(hk_load_kind kind); /* "P/s" */
-const char *hk_load_meaning(hk_load_kind kind);
+const char *hk_load_name(hk_load_kind kind);         /* "adamw_cpu" */
+const char *hk_load_unit(hk_load_kind kind);         /* "P/s" */
 hk_op_kind hk_load_op(hk_load_kind kind);            /* HK_OP_KIND_COUNT: not simulated */
 bool hk_load_is(hk_load_kind kind, unsigned traits); /* has all of these HK_TRAIT_* */
 

@@ -275,12 +275,6 @@ static hk_status check_fit(const hk_plan *plan, const hk_machine *machine, hk_by
   return HK_OK;
 }
 
-static bool uses(const hk_plan *plan, hk_route route) {
-  int64_t totals[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, totals);
-  return totals[route] > 0;
-}
-
 /* Whether two plans do the same work. Settings that neither uses may differ. */
 static bool do_same_work(const hk_plan *a, const hk_plan *b) {
   if (a->runtime != b->runtime || a->n_subgroups != b->n_subgroups ||
@@ -290,10 +284,10 @@ static bool do_same_work(const hk_plan *a, const hk_plan *b) {
     if (a->subgroups[i].numel != b->subgroups[i].numel ||
         a->subgroups[i].route != b->subgroups[i].route)
       return false;
-  if (uses(a, HK_ROUTE_CPU) && a->cpu_threads != b->cpu_threads) return false;
+  if (hk_plan_on_route(a, HK_ROUTE_CPU) > 0 && a->cpu_threads != b->cpu_threads) return false;
   if (a->runtime == HK_RUNTIME_DEEPSPEED) return true; /* no pieces, one set of buffers */
   return a->piece_numel == b->piece_numel &&
-         (!uses(a, HK_ROUTE_STAGED) || a->buffers == b->buffers);
+         (hk_plan_on_route(a, HK_ROUTE_STAGED) == 0 || a->buffers == b->buffers);
 }
 
 static bool is_listed(const hk_plan *plan, const hk_plan *plans, size_t n) {

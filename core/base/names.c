@@ -77,6 +77,12 @@ const char *hk_nearest(const char *typed, const char *const *names, size_t n) {
   return best;
 }
 
+bool hk_is_one_of(const char *text, const char *const *words) {
+  for (; *words; words++)
+    if (strcmp(text, *words) == 0) return true;
+  return false;
+}
+
 const char *hk_join(const char *const *names, size_t n, char *buffer, size_t size) {
   buffer[0] = '\0';
   for (size_t i = 0, used = 0; i < n && used < size; i++) {

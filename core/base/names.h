@@ -3,6 +3,7 @@
 #ifndef HK_CORE_BASE_NAMES_H
 #define HK_CORE_BASE_NAMES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/base/error.h"
@@ -10,6 +11,9 @@
 /* The entry of names[0..n) nearest to `typed` by edit distance (insert, delete, substitute,
  * transpose; case ignored), or NULL if none is similar. */
 const char *hk_nearest(const char *typed, const char *const *names, size_t n);
+
+/* Whether the text is one of the words, after which there is NULL. */
+bool hk_is_one_of(const char *text, const char *const *words);
 
 /* "a, b, c", cut if it does not fit. Returns `buffer`. */
 const char *hk_join(const char *const *names, size_t n, char *buffer, size_t size);

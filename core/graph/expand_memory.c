@@ -225,8 +225,6 @@ static hk_bytes handed_bytes(const hk_expansion *x, const totals *sums) {
 /* Staging buffers. Those for steps in which nothing runs ahead also have room for gradients. */
 static hk_bytes staging_bytes(const hk_expansion *x) {
   const hk_plan *plan = x->plan;
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
   hk_bytes grads = 0;
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[s];
@@ -234,7 +232,7 @@ static hk_bytes staging_bytes(const hk_expansion *x) {
     for (int64_t at = 0; subgroup->held_staged && at < subgroup->numel; at += most)
       grads = hk_max(grads, hk_expand_grads(x, (int32_t)s, at, hk_min(most, subgroup->numel - at)));
   }
-  if (n[HK_ROUTE_STAGED] == 0 && hk_plan_held_staged(plan) == 0) return 0;
+  if (hk_plan_on_route(plan, HK_ROUTE_STAGED) == 0 && hk_plan_held_staged(plan) == 0) return 0;
   const double state = hk_state_per_param(plan->optimizer) * (double)largest_piece(plan);
   return hk_whole_bytes(plan->buffers * (state + (double)grads));
 }

@@ -221,14 +221,12 @@ static int64_t last_numel(const hk_plan *plan) {
  * H100s with a fifth of 20B, 13B and 7B resident hold 2.44, 2.30 and 1.42 GiB more than TwinFlow
  * with the same ratio; the formula gives 2.44, 2.29 and 1.42 GiB. */
 static hk_bytes left_over(const hk_plan *plan) {
-  int64_t n[HK_ROUTE_COUNT];
   if (!hk_plan_interleaves(plan)) return 0;
-  hk_plan_route_totals(plan, n);
   const hk_route last = plan->subgroups[plan->order[plan->n_subgroups - 1]].route;
   const hk_bytes held = last == HK_ROUTE_CPU      ? HK_BYTES_STATE
                         : last == HK_ROUTE_STAGED ? HK_BYTES_STATE + HK_BYTES_FP32
                                                   : 2 * HK_BYTES_FP32;
-  return held * last_numel(plan) + HK_BYTES_BF16 * n[HK_ROUTE_RESIDENT];
+  return held * last_numel(plan) + HK_BYTES_BF16 * hk_plan_on_route(plan, HK_ROUTE_RESIDENT);
 }
 
 /* Allocated from the start: the reduction bucket, cuBLAS workspaces, and the matrix for the product

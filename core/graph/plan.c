@@ -553,8 +553,12 @@ void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]) {
   }
 }
 
+int64_t hk_plan_on_route(const hk_plan *plan, hk_route route) {
+  int64_t totals[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, totals);
+  return totals[route];
+}
+
 bool hk_plan_interleaves(const hk_plan *plan) {
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  return plan->stride > 0 || n[HK_ROUTE_STAGED] > 0;
+  return plan->stride > 0 || hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0;
 }

@@ -89,12 +89,6 @@ static double read_prefix(const char **text) {
   return pow(binary ? 1024 : 1000, (double)(at - letters + 1));
 }
 
-static bool is_one_of(const char *text, const char *const *words) {
-  for (; *words; words++)
-    if (strcmp(text, *words) == 0) return true;
-  return false;
-}
-
 /* The factor of what follows a number: "", a prefix, a unit, or both. 0: not understood. */
 static double read_suffix(const char *text, const char *unit) {
   static const char *const bandwidth[] = {"", "B/s", NULL}, *const size[] = {"", "B", NULL};
@@ -114,9 +108,9 @@ static double read_suffix(const char *text, const char *unit) {
                              : strcmp(unit, "F/s") == 0 ? flops
                                                         : NULL;
   if (!words) return 0;
-  if (is_one_of(text, words)) return 1;
+  if (hk_is_one_of(text, words)) return 1;
   const double factor = read_prefix(&text);
-  return is_one_of(text, words) ? factor : 0;
+  return hk_is_one_of(text, words) ? factor : 0;
 }
 
 static hk_status read_operand(const char *text, setting *s, hk_error *err) {

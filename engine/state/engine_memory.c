@@ -14,12 +14,6 @@ static hk_bytes part(hk_bytes *all, hk_bytes bytes, hk_bytes align) {
   return rounded;
 }
 
-static bool has_route(const hk_plan *plan, hk_route route) {
-  int64_t totals[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, totals);
-  return totals[route] > 0;
-}
-
 hk_bytes hk_bin_bytes(const hk_state *state, const hk_param *params) {
   hk_bytes bytes = 0;
   for (int32_t s = 0; s < state->n_segments; s++) {
@@ -80,7 +74,7 @@ static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
 static hk_device_layout device_layout(const hk_plan *plan, const hk_state *state,
                                       const hk_param *params) {
   hk_device_layout d = {0};
-  const bool staged = has_route(plan, HK_ROUTE_STAGED) || state->staged_grad_bytes > 0;
+  const bool staged = hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0 || state->staged_grad_bytes > 0;
   d.slabs = part(&d.all, state->device_slabs * state->shape.bytes, DEVICE_ALIGN);
   d.staging =
       part(&d.all, staged ? plan->buffers * hk_state_staging_bytes(state) : 0, DEVICE_ALIGN);
