@@ -62,6 +62,13 @@ note_of() { # JSON WANTED: the note, as text and as JSON
 }
 note_of "{\"architectures\": [\"MistralModel\"], \"model_type\": \"mistral\", $llama}" \
   "its architecture MistralModel is counted as MistralForCausalLM"
+note_of "{\"architectures\": [\"LlamaForSequenceClassification\"], \"model_type\": \"llama\", $llama}" \
+  "its architecture LlamaForSequenceClassification is counted as LlamaForCausalLM"
+t5='"num_layers": 2, "d_model": 64, "d_ff": 96, "d_kv": 16, "num_heads": 4, "vocab_size": 99'
+note_of "{\"architectures\": [\"T5EncoderModel\"], \"model_type\": \"t5\", $t5}" \
+  "its architecture T5EncoderModel is counted as T5ForConditionalGeneration"
+note_of "{\"architectures\": [\"Gemma3ForConditionalGeneration\"], \"model_type\": \"gemma3\", \"vision_config\": {\"hidden_size\": 8}, \"text_config\": {\"model_type\": \"gemma3_text\", $llama}}" \
+  "its text part alone is counted"
 note_of "{\"model_type\": \"llama\", \"num_key_value_head\": 2, $llama}" \
   "not used: num_key_value_head (is it num_key_value_heads?)"
 note_of "{\"model_type\": \"llama\", \"vision_config\": {\"depth\": 2}, $llama}" "not used: vision_config"
