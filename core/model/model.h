@@ -29,6 +29,11 @@ typedef enum {
   HK_ARCH_DEEPSEEK_V2,
   HK_ARCH_DEEPSEEK_V3,
   HK_ARCH_GPT_OSS,
+  HK_ARCH_OLMO2,
+  HK_ARCH_SMOLLM3,
+  HK_ARCH_GRANITE,
+  HK_ARCH_GLM4_MOE,
+  HK_ARCH_LLAMA4, /* its text part */
   HK_ARCH_MLLAMA, /* Llama 3.2 vision's text part */
   HK_ARCH_FALCON,
   HK_ARCH_BLOOM,

@@ -32,7 +32,8 @@ static hk_status fail_unknown(const char *type, const char *architecture, hk_err
   return hk_fail(
       err, HK_INPUT,
       "%s \"%.80s\" is not a kind of model that hocket knows%s Known: %s. Any other model "
-      "can be given by its size: --params N --layers L --hidden H",
+      "can be given as the document that hocket.describe (Python) makes of it, or by its size: "
+      "--params N --layers L --hidden H",
       type ? "key 'model_type':" : "key 'architectures':", type ? type : architecture,
       near ? hint : ".", hk_join(types, n, known, sizeof known));
 }

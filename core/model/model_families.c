@@ -135,6 +135,56 @@ static const hk_key GPT_OSS_KEYS[] = {COMMON_KEYS(0),
                                       CONSTANT(HK_WINDOW_EVERY, 2),
                                       LIST("layer_types"),
                                       LAST_KEY};
+static const hk_key OLMO2_KEYS[] = {COMMON_KEYS(0), KEY("num_key_value_heads", HK_KV_HEADS, 0),
+                                    FFN_KEY, FLAG("attention_bias", HK_QKV_BIAS | HK_O_BIAS, 0),
+                                    LAST_KEY};
+/* Every fourth layer has no rotary positions: nothing is counted for them. */
+static const hk_key SMOLLM3_KEYS[] = {COMMON_KEYS(1),
+                                      KEY("num_key_value_heads", HK_KV_HEADS, 4),
+                                      FFN_KEY,
+                                      FLAG("use_sliding_window", HK_HAS_WINDOW, 0),
+                                      KEY("sliding_window", HK_WINDOW, 0),
+                                      LIST("layer_types"),
+                                      FLAG("attention_bias", HK_QKV_BIAS | HK_O_BIAS, 0),
+                                      FLAG("mlp_bias", HK_MLP_BIAS, 0),
+                                      LIST("no_rope_layers"),
+                                      LIST("no_rope_layer_interval"),
+                                      LAST_KEY};
+/* Its multipliers have no parameters. */
+static const hk_key GRANITE_KEYS[] = {COMMON_KEYS(0),
+                                      KEY("num_key_value_heads", HK_KV_HEADS, 0),
+                                      FFN_KEY,
+                                      FLAG("attention_bias", HK_QKV_BIAS | HK_O_BIAS, 0),
+                                      FLAG("mlp_bias", HK_MLP_BIAS, 0),
+                                      LIST("attention_multiplier"),
+                                      LIST("embedding_multiplier"),
+                                      LIST("residual_multiplier"),
+                                      LIST("logits_scaling"),
+                                      LAST_KEY};
+static const hk_key GLM4_MOE_KEYS[] = {COMMON_KEYS(0),
+                                       GQA_KEYS(0),
+                                       FFN_KEY,
+                                       SPARSE_KEYS("n_routed_experts", "num_local_experts"),
+                                       KEY("moe_intermediate_size", HK_EXPERT_FFN, HK_NEEDED),
+                                       KEY("n_shared_experts", HK_SHARED, HK_NEEDED),
+                                       KEY("first_k_dense_replace", HK_FIRST_DENSE, 1),
+                                       FLAG("attention_bias", HK_QKV_BIAS, 0),
+                                       FLAG("use_qk_norm", HK_QK_NORM, 0),
+                                       FIXED("num_nextn_predict_layers", 0),
+                                       LAST_KEY};
+/* One expert that every token is sent to. Attention in chunks of 8192 tokens counts as full. */
+static const hk_key LLAMA4_KEYS[] = {COMMON_KEYS(0),
+                                     GQA_KEYS(128),
+                                     KEY("intermediate_size_mlp", HK_FFN, 16384),
+                                     KEY("intermediate_size", HK_EXPERT_FFN, HK_NEEDED),
+                                     SPARSE_KEYS("num_local_experts", "num_experts"),
+                                     CONSTANT(HK_SHARED, 1),
+                                     KEY("interleave_moe_layer_step", HK_SPARSE_STEP, 1),
+                                     FLAG("attention_bias", HK_QKV_BIAS | HK_O_BIAS, 0),
+                                     LIST("use_qk_norm"), /* without parameters */
+                                     LIST("no_rope_layers"),
+                                     LIST("attn_temperature_tuning"),
+                                     LAST_KEY};
 static const hk_key MLLAMA_KEYS[] = {COMMON_KEYS(0), KEY("num_key_value_heads", HK_KV_HEADS, 0),
                                      FFN_KEY, LIST("cross_attention_layers"), LAST_KEY};
 static const hk_key FALCON_KEYS[] = {KEY_OR("num_hidden_layers", "n_layer", HK_LAYERS, HK_NEEDED),
@@ -234,6 +284,12 @@ static const hk_family FAMILIES[] = {
     [HK_ARCH_DEEPSEEK_V3] = LLAMA_LIKE("deepseek_v3", "DeepseekV3ForCausalLM", DEEPSEEK_KEYS,
                                        DEEPSEEK_LAYER, HK_LATENT),
     [HK_ARCH_GPT_OSS] = LLAMA_LIKE("gpt_oss", "GptOssForCausalLM", GPT_OSS_KEYS, GPT_OSS_LAYER, 0),
+    [HK_ARCH_OLMO2] = LLAMA_LIKE("olmo2", "Olmo2ForCausalLM", OLMO2_KEYS, OLMO2_LAYER, HK_QK_NORM),
+    [HK_ARCH_SMOLLM3] = LLAMA_LIKE("smollm3", "SmolLM3ForCausalLM", SMOLLM3_KEYS, LLAMA_LAYER, 0),
+    [HK_ARCH_GRANITE] = LLAMA_LIKE("granite", "GraniteForCausalLM", GRANITE_KEYS, LLAMA_LAYER, 0),
+    [HK_ARCH_GLM4_MOE] =
+        LLAMA_LIKE("glm4_moe", "Glm4MoeForCausalLM", GLM4_MOE_KEYS, GLM4_MOE_LAYER, 0),
+    [HK_ARCH_LLAMA4] = LLAMA_LIKE("llama4_text", "Llama4ForCausalLM", LLAMA4_KEYS, LLAMA4_LAYER, 0),
     [HK_ARCH_MLLAMA] =
         LLAMA_LIKE("mllama_text_model", "MllamaForCausalLM", MLLAMA_KEYS, MLLAMA_LAYER, 0),
     [HK_ARCH_FALCON] = {"falcon", "FalconForCausalLM", FALCON_KEYS, FALCON_EMBEDDING, FALCON_LAYER,

@@ -77,6 +77,32 @@ static const hk_row QWEN3_MOE_LAYER[] = {GQA(0),
                                          GATE("mlp.gate", 0),
                                          TWO_NORMS,
                                          END};
+/* Norms of whole queries and keys, and after attention and MLP instead of before. */
+static const hk_row OLMO2_LAYER[] = {GQA(0),
+                                     NORM("self_attn.q_norm", HK_Q, 0),
+                                     NORM("self_attn.k_norm", HK_K, 0),
+                                     GATED_MLP("mlp", HK_FFN, 0, 0),
+                                     NORM("post_attention_layernorm", HK_HIDDEN, 0),
+                                     NORM("post_feedforward_layernorm", HK_HIDDEN, 0),
+                                     END};
+static const hk_row GLM4_MOE_LAYER[] = {
+    GQA(0),
+    QK_NORMS,
+    GATED_MLP("mlp", HK_FFN, 0, HK_SPARSE),
+    GATED_EXPERTS(0),
+    GATE("mlp.gate", 0),
+    GATED_MLP("mlp.shared_experts", HK_SHARED_FFN, HK_SPARSE, 0),
+    TWO_NORMS,
+    END};
+static const hk_row LLAMA4_LAYER[] = {
+    GQA(0),
+    GATED_MLP("feed_forward", HK_FFN, 0, HK_SPARSE),
+    EXPERTS("feed_forward.experts.gate_up_proj", HK_HIDDEN, HK_EXPERT_GATE_UP, HK_COLUMN, 0),
+    EXPERTS("feed_forward.experts.down_proj", HK_EXPERT_FFN, HK_HIDDEN, HK_ROW, 0),
+    GATE("feed_forward.router", 0),
+    GATED_MLP("feed_forward.shared_expert", HK_SHARED_FFN, HK_SPARSE, 0),
+    TWO_NORMS,
+    END};
 static const hk_row GPT_OSS_LAYER[] = {TABLE("self_attn.sinks", HK_HEADS, HK_ONE, HK_COLUMN),
                                        GQA(0),
                                        GATE("mlp.router", HK_ALWAYS),
