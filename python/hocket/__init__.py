@@ -15,7 +15,7 @@
 
 Weights that are on their way are waited for wherever they are looked up in their module. Code that
 keeps parameter tensors itself calls ``opt.synchronize()`` before it reads them after ``step()``.
-Writing to ``p.data`` behind autograd's back cannot be seen: write to ``p`` under torch.no_grad().
+Writing to ``p.data`` leaves no trace and is seen by chance: write to ``p`` under torch.no_grad().
 """
 
 from typing import TYPE_CHECKING, Any

@@ -18,6 +18,7 @@ from torch import Tensor
 from . import _abi, direct, ranks
 from .blocks import Block, is_dense
 from .errors import HocketError, HocketUsageError
+from .names import Nameless
 
 log = logging.getLogger("hocket")
 
@@ -85,7 +86,7 @@ def trainable(param_groups: Sequence[Mapping[str, Any]], names: Mapping[int, str
     for index, group in enumerate(param_groups):
         given = group.get("param_names")
         for place, param in enumerate(group["params"]):
-            name = names.get(id(param)) or (given[place] if given else f"parameter {number}")
+            name = names.get(id(param)) or (given[place] if given else Nameless(number, param))
             number += 1
             if id(param) in seen or not param.requires_grad or ranks.local(param).numel() == 0:
                 continue

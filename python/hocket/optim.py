@@ -21,9 +21,11 @@ from .checks import check_group, check_settings
 from .errors import HocketUsageError
 from .handle import handle_in
 from .handover import HandOver
+from .names import name_in_modules
 from .plan import resolve_plan
 from .ranks import Ranks
 from .report import explain, stats
+from .samples import Samples
 
 Params = Iterable[Any]
 
@@ -156,6 +158,8 @@ class AdamW(Optimizer):
         self._broken_load: Optional[str] = None
         self._plan_answer: Optional[Dict[str, Any]] = None
         self._writer: Optional[files.Writer] = None
+        self._samples: Optional[Samples] = None
+        self._warned_of_data = False
         self.state_in_file = False
         super().__init__(
             params,
@@ -290,6 +294,7 @@ class AdamW(Optimizer):
             self._others = [p for p in left if ranks.local(p).numel()]
             self._empty = [p for p in left if p.requires_grad and not ranks.local(p).numel()]
             self._fill(binding)
+            self._samples = Samples(binding)
             handover = self._handover = HandOver(binding)
             if attachment is not None and blocks is not None:
                 attachment.bound(blocks, binding, handover)
@@ -560,14 +565,35 @@ class AdamW(Optimizer):
             )
         for param in self._others:
             if param.grad is not None:
+                name = name_in_modules(param) or "a parameter"
                 raise HocketUsageError(
-                    f"a parameter of shape {tuple(param.shape)} has a gradient, but did not "
+                    f"{name} of shape {tuple(param.shape)} has a gradient, but did not "
                     "require one at the first step: make a new hocket.AdamW after unfreezing and "
                     "load this one's state_dict() into it"
                 )
         if not binding.unchanged():
             binding.check_in_place()
             self.follow_weights()
+        self._notice_writes()
+
+    def _notice_writes(self) -> None:
+        """Masters follow weights that the program has written through p.data, if that is seen."""
+        binding = self.binding()
+        with self._lock:
+            if 1 in self.handover().live or binding.engine.failed or not binding.unchanged():
+                return
+            number = self._samples.stale() if self._samples is not None else None
+            if number is None:
+                return
+            for each in range(len(binding.params)):
+                binding.refresh_master(each)
+        if not self._warned_of_data:
+            self._warned_of_data = True
+            warnings.warn(
+                f"hocket: {binding.names[number]} was written without a trace, as p.data is: this "
+                "time the weights count, but such a write is seen by chance, and else overwritten "
+                "by the master weight; write to p itself under torch.no_grad()"
+            )
 
     def follow_weights(self) -> None:
         """Masters follow weights that the program has written since the last step: where a master
@@ -588,7 +614,8 @@ class AdamW(Optimizer):
         the program has written."""
         if self.runs_ahead:
             self.binding().sync_groups(self.param_groups)
-            self.follow_weights()
+        self.follow_weights()
+        self._notice_writes()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
@@ -624,21 +651,36 @@ class AdamW(Optimizer):
                 self._attachment.complete()
 
     def gpu_bytes(self) -> int:
-        """Bytes of GPU memory that hocket holds now, outside torch's allocator; 0 before the engine
-        exists."""
+        """GPU memory that hocket holds now, outside torch's allocator.
+
+        Returns:
+            Bytes: staging buffers, gradients on their way, weights that wait for the norm, and
+            state that a plan or ``gpu_memory`` keeps there. 0 before the first gradient. On the
+            host backend the bytes of what stands for them in host memory.
+        """
         return self._binding.engine.gpu_bytes() if self._binding is not None else 0
 
     def release_gpu(self) -> int:
         """Gives GPU memory back until the next gradient, for example while the model generates:
         staging buffers, gradients on their way, weights that wait for the norm. State that a plan
-        or ``gpu_memory`` keeps on the GPU stays. Waits for the last update.
+        or ``gpu_memory`` keeps on the GPU stays. Waits for the last update. No bit changes.
 
         Returns:
-            The bytes that were given back. The next backward needs them again:
-            ``torch.cuda.empty_cache()`` before it returns what torch keeps for later.
+            The bytes that were given back; 0 before the first gradient. The next gradient takes
+            them again: ``torch.cuda.empty_cache()`` before it returns what torch keeps for later.
 
         Raises:
-            HocketError: gradients have been handed over that no step has used.
+            HocketError: gradients have been handed over that no step has used (code 2), or the
+                last update has failed (code 3). The next backward raises one of code 3 if the
+                memory is not there; gradients may be handed over again when there is more.
+
+        Example::
+
+            opt.step()
+            opt.zero_grad()
+            opt.release_gpu()
+            answers = model.generate(prompts)  # waits for nothing: the update is complete
+            torch.cuda.empty_cache()
         """
         if self._binding is None:
             return 0

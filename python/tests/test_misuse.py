@@ -241,6 +241,25 @@ def test_weights_replaced_by_others_are_refused_with_advice():
         opt.step()
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch before 2.10")
+def test_a_gradient_of_another_type_is_refused_with_advice_that_helps():
+    def backward(model):
+        model.weight.grad_dtype = torch.float32
+        model(torch.ones(2, 8, dtype=torch.bfloat16)).sum().backward()
+
+    model = nn.Linear(8, 8).bfloat16()
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1)
+    backward(model)
+    with pytest.raises(HocketUsageError, match=r"weight .*float32.*accumulate=torch.float32"):
+        opt.step()
+    model = nn.Linear(8, 8).bfloat16()
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1, accumulate=torch.float32)
+    opt.attach(model)
+    backward(model)
+    opt.step()
+    assert opt.last_step.step == 1
+
+
 def test_sparse_gradients():
     model = nn.Embedding(64, 32, sparse=True)
     opt = hocket.AdamW(model.parameters(), cpu_threads=2)
