@@ -77,17 +77,31 @@ def fits(
 ) -> Fits:
     """Says what training a model with hocket needs, what is there, and what to do.
 
-    Nothing is computed and no memory is taken: a model on the "meta" device will do. The figures
-    are those of ``hocket estimate`` for one GPU.
+    Nothing is computed and no memory is taken: a model on the "meta" device will do (one whose
+    forward looks at values is run, as :func:`describe` says). The figures are those of
+    ``hocket estimate`` for one GPU.
 
     Args:
         model: the model. Its frozen parameters count as weights only.
-        batch: what one forward gets, as of :func:`describe`; None: needs without activations.
-        accumulate: as of hocket.AdamW.
+        batch: what one forward gets, as of :func:`describe`: its first tensor has sequences (or
+            samples) first. None: needs without activations.
+        accumulate: as of hocket.AdamW: the type of summed gradients.
+
+    Returns:
+        Needs and what is there, in bytes, and micro-batches in sequences. ``print`` shows it with
+        the advice.
 
     Raises:
-        HocketUsageError: as :func:`describe`.
-        HocketError: the program ``hocket`` or the library is missing.
+        HocketUsageError: as :func:`describe` (code 2).
+        HocketError: the program ``hocket`` or the library is missing (code 3), or the program
+            refuses the model (its own code).
+
+    Example::
+
+        found = hocket.fits(model, batch)
+        print(found)
+        if found.fits is False:
+            batch = batch[: found.largest_micro_batch]
     """
     described = describe(model, batch, accumulate=accumulate)
     with tempfile.TemporaryDirectory(prefix="hocket-") as folder:

@@ -22,6 +22,11 @@ MADE_BY_TRAINER = (
 
 
 def example(root, name, *arguments):
+    """The output of an example that reads a text."""
+    return run_example(root, name, "--text", root / "README.md", *arguments)
+
+
+def run_example(root, name, *arguments):
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -32,8 +37,6 @@ def example(root, name, *arguments):
         [
             sys.executable,
             str(root / "examples" / name),
-            "--text",
-            str(root / "README.md"),
             *map(str, arguments),
         ],
         capture_output=True,

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """TRL's trainers: they take or are given hocket.TrainerFactory; the model generates between steps."""
 
+import re
 import shutil
 
 import pytest
 
 import hocket
 from pages import llama, texts, tokenizer
+from test_trainer import run_example
 
 trl = pytest.importorskip("trl", reason="TRL is not installed")
 datasets = pytest.importorskip("datasets")
@@ -81,3 +83,13 @@ def test_generation_between_steps_reads_the_new_weights(tmp_path):
     """With an overlap the update is under way when generation begins; what is generated, and so
     rewards, losses and weights, are the same."""
     assert learned(tmp_path / "none", "none") == learned(tmp_path / "both", "both")
+
+
+def test_the_example_releases_memory_between_steps_and_changes_no_bit(root, tmp_path):
+    options = ["grpo_release.py", "--random", "--steps", 3, "--out", tmp_path]
+    released, kept = run_example(root, *options), run_example(root, *options, "--keep")
+    given = re.search(r"given back after each step: (\d+) (\d+) (\d+)$", released, re.M).groups()
+    assert len(set(given)) == 1 and "held now: 0 bytes" in released
+    assert f"held now: {given[0]} bytes" in kept
+    sums = {re.search(r"checksum (\w+)", out).group(1) for out in (released, kept)}
+    assert len(sums) == 1
