@@ -291,13 +291,37 @@ static hk_status refuse_second(const hk_args *args, int id, hk_error *err) {
                  options[id].name, options[id].value);
 }
 
+hk_args hk_args_none(void) {
+  return (hk_args){
+      .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .subgroup = 100000000, .ratio = -1};
+}
+
+hk_status hk_args_find(const char *name, hk_option_set accepted, hk_option_id *id, hk_error *err) {
+  for (int i = 0; i < HK_OPT_COUNT; i++) {
+    *id = (hk_option_id)i;
+    if ((accepted >> i & 1) && strcmp(options[i].name, name) == 0) return HK_OK;
+  }
+  return fail_unknown_long(name, accepted, err);
+}
+
+hk_status hk_args_set(hk_option_id id, const char *text, hk_args *args, hk_error *err) {
+  const bool flag = options[id].kind == HK_FLAG, no = strcmp(text, "no") == 0;
+  if (flag && !no && strcmp(text, "yes") != 0)
+    return hk_fail(err, HK_INPUT, "option '--%s': expected yes or no, got '%s'", options[id].name,
+                   text);
+  if (flag && no) return HK_OK;
+  HK_TRY(read_value(&options[id], text, args, err));
+  if (id == HK_OPT_SET) HK_TRY(keep_set(args, err));
+  args->given |= (hk_option_set)1 << id;
+  return HK_OK;
+}
+
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err) {
   struct option longs[HK_OPT_COUNT + 1];
   char letters[2 * HK_OPT_COUNT + 2];
   describe(accepted, longs, letters);
-  *args = (hk_args){
-      .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .subgroup = 100000000, .ratio = -1};
+  *args = hk_args_none();
 
   opterr = 0;
   optind = 0; /* GNU: start afresh, also after an earlier command line */

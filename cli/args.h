@@ -174,8 +174,17 @@
   X(KEEP, "keep", 0, FLAG, keep, NULL, 0, 0,                                                       \
     "store the timeline and print its id ('hocket trace list')")                                   \
   X(ALONE, "alone", 0, FLAG, alone, NULL, 0, 0, "only the named timeline, not its pair")           \
+  X(TABLE, "csv", 0, TEXT, table, "FILE", 0, 0, "also write all rows as a table of text")          \
   X(CSV, "csv", 0, FLAG, csv, NULL, 0, 0,                                                          \
     "a table with one row per operation; to stdout without -o")                                    \
+  X(QUERY, "query", 0, CHOICE, query, "cheapest|break-even|pareto|sensitivity", 0, 0,              \
+    "answer a question from the rows of a database")                                               \
+  X(SAMPLE, "sample", 0, COUNT, sample, "N", 1, 1e6,                                               \
+    "simulate N points of the product, drawn at random by --seed, with k or M")                    \
+  X(SHARD, "shard", 0, TEXT, shard, "I/N", 0, 0,                                                   \
+    "simulate every N-th point, from the I-th on (1 to N), for --merge")                           \
+  X(MERGE, "merge", 0, FLAG, merge, NULL, 0, 0,                                                    \
+    "put the rows of the named databases, shards of one sweep, into -o FILE")                      \
   X(TENSORS, "tensors", 0, FLAG, tensors, NULL, 0, 0, "list every parameter tensor")               \
   X(OUTPUT, "output", 'o', TEXT, output, "FILE", 0, 0, "")                                         \
   X(JSON, "json", 0, FLAG, json, NULL, 0, 0, "one JSON object on stdout, nothing else")            \
@@ -251,6 +260,10 @@ typedef struct {
   int emit;    /* an hk_framework; valid if in `given` */
   int64_t row; /* 0: not given */
   bool keep, alone, csv;
+  const char *table, *shard; /* NULL: not given */
+  int query;                 /* an hk_sweep_question; valid if in `given` */
+  int64_t sample;            /* 0: not given */
+  bool merge;
   bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
       help;
   char *const *operands; /* arguments that are not options; points into argv */
@@ -263,6 +276,14 @@ typedef struct {
  * HK_INPUT: the message names the option and its valid values, or the nearest option. */
 hk_status hk_args_parse(int argc, char **argv, hk_option_set accepted, hk_args *args,
                         hk_error *err);
+
+/* The defaults of all options, none given. */
+hk_args hk_args_none(void);
+/* The accepted option of that name; HK_INPUT names the nearest. */
+hk_status hk_args_find(const char *name, hk_option_set accepted, hk_option_id *id, hk_error *err);
+/* Gives one option the value that `text` says, as on a command line. `args` keeps the pointer of a
+ * text. A flag takes "yes" or "no". */
+hk_status hk_args_set(hk_option_id id, const char *text, hk_args *args, hk_error *err);
 
 /* The options in `which` that were given, in the form in which they can be typed again:
  * " --quick --gpus 2", or "". Truncated to `size`. Returns `buffer`. */

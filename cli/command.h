@@ -27,6 +27,7 @@ typedef struct {
   X(plan)              \
   X(estimate)          \
   X(simulate)          \
+  X(sweep)             \
   X(run)               \
   X(calibrate)         \
   X(fit)               \

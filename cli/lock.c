@@ -139,6 +139,15 @@ hk_status hk_lock_checkpoint(const char *path, hk_error *err) {
                  path, tell_holder(name, holder, sizeof holder));
 }
 
+hk_status hk_lock_sweep(const char *path, hk_error *err) {
+  char name[96], holder[320];
+  if (!name_lock("sweep", path, name, sizeof name) || take(name)) return HK_OK;
+  return hk_fail(err, HK_ENVIRONMENT,
+                 "the sweep '%s' is in use by %s; wait until that process ends, or name another "
+                 "file with -o",
+                 path, tell_holder(name, holder, sizeof holder));
+}
+
 hk_status hk_lock_calibration(const char *path, const char *command, bool quiet, hk_error *err) {
   static const char everywhere[] = "hocket calibrations of this host";
   char name[96], holder[320];

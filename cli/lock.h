@@ -14,6 +14,9 @@
  * its command line and its start. HK_OK without a lock where sockets cannot be made. */
 hk_status hk_lock_checkpoint(const char *path, hk_error *err);
 
+/* The same for the database of a sweep. */
+hk_status hk_lock_sweep(const char *path, hk_error *err);
+
 /* The same for calibrations that write to the store `path`. A calibration on this host that writes
  * to another store is only noted on stderr, after "hocket COMMAND: note: ", unless `quiet`. */
 hk_status hk_lock_calibration(const char *path, const char *command, bool quiet, hk_error *err);

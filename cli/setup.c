@@ -106,15 +106,11 @@ hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
   return hk_fail(err, HK_INPUT, "--frozen-bytes needs --lora RANK or --trainable X");
 }
 
-hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
-  *setup = (hk_setup){.runtime = (hk_runtime)args->runtime,
-                      .flush = (hk_flush)args->flush,
-                      .accumulate = (hk_accumulate)args->accumulate,
-                      .gpu_state = args->gpu_memory};
-  if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
-  HK_TRY(hk_setup_model(args, &setup->model, err));
-  HK_TRY(hk_setup_freeze(args, &setup->model, err));
-  HK_TRY(load_machine(args, NULL, &setup->machine, err));
+hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err) {
+  setup->runtime = (hk_runtime)args->runtime;
+  setup->flush = (hk_flush)args->flush;
+  setup->accumulate = (hk_accumulate)args->accumulate;
+  setup->gpu_state = args->gpu_memory;
   HK_TRY(reserve_host(args, &setup->machine, err));
   setup->job = hk_setup_job(args, &setup->model, (int)setup->machine.gpus.value);
   setup->settings = (hk_plan_settings){
@@ -136,6 +132,15 @@ hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
       .buffers = (int)args->buffers,
   };
   return hk_job_check(&setup->job, &setup->model, err);
+}
+
+hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {
+  *setup = (hk_setup){0};
+  if (args->policy) HK_TRY(hk_policy_find(args->policy, &setup->policy, err));
+  HK_TRY(hk_setup_model(args, &setup->model, err));
+  HK_TRY(hk_setup_freeze(args, &setup->model, err));
+  HK_TRY(load_machine(args, NULL, &setup->machine, err));
+  return hk_setup_fill(args, setup, err);
 }
 
 void hk_setup_free(hk_setup *setup) {

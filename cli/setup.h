@@ -43,6 +43,8 @@ typedef struct {
 /* Loads all of it by the options. Free with hk_setup_free, also on failure. */
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err);
 void hk_setup_free(hk_setup *setup);
+/* The part of it after policy, model and machine, which `setup` has. */
+hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err);
 
 /* The setup's settings and job without what runtime deepspeed lacks: an overlap, optimizers other
  * than AdamW with fp32 state, a choice of where gradients are summed, a loss in slices. */

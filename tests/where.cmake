@@ -13,7 +13,7 @@
 set(SCRIPTS golden_bad_input golden_cli_help golden_completion golden_config golden_deterministic
             golden_estimate golden_fit golden_import golden_largest golden_machine_store
             golden_machines golden_overlap golden_price golden_questions golden_readme golden_screen
-            golden_set golden_timeline golden_trace_store)
+            golden_set golden_sweep golden_timeline golden_trace_store)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
 # unit_hardening checks flags that only the release build has.
 set(NEEDS_RELEASE ${SCRIPTS} golden_installed golden_parts golden_published

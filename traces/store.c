@@ -24,7 +24,17 @@
 struct hk_store {
   sqlite3 *db;
   char *path;
+  const hk_store_kind *kind;
   int patience_ms;
+};
+
+static const hk_store_kind usual_kind = {
+    .application = HK_STORE_APPLICATION,
+    .steps = hk_store_steps,
+    .noun = "store",
+    .elsewhere = "name another file in HOCKET_STORE",
+    .afresh = "hocket makes a new one: 'hocket machine import FILE' brings exported profiles back",
+    .makes_folders = true,
 };
 
 /* -- Errors ------------------------------------------------------------------------------------ */
@@ -41,25 +51,22 @@ static bool begins_like_database(const char *path) {
 }
 
 static hk_status fail_damaged(const hk_store *store, const char *why, hk_error *err) {
-  return hk_fail(err, HK_ENVIRONMENT,
-                 "the store '%s' is damaged (%s); move it away, and hocket makes a new one: "
-                 "'hocket machine import FILE' brings exported profiles back",
-                 store->path, why);
+  return hk_fail(err, HK_ENVIRONMENT, "the %s '%s' is damaged (%s); move it away, and %s",
+                 store->kind->noun, store->path, why, store->kind->afresh);
 }
 
 /* SQLite also says of some damaged files that it lacks memory, although there is enough
  * (tests/fuzz/corpus/store/defect-memory-of-damaged). */
 static hk_status fail_memory(const hk_store *store, hk_error *err) {
   return hk_fail(err, HK_ENVIRONMENT,
-                 "SQLite lacks memory for the store '%s', or the store is damaged: then move it "
-                 "away, and hocket makes a new one",
-                 store->path);
+                 "SQLite lacks memory for the %s '%s', or it is damaged: then move it away, and "
+                 "hocket makes a new one",
+                 store->kind->noun, store->path);
 }
 
 static hk_status fail_foreign(const hk_store *store, const char *why, hk_error *err) {
-  return hk_fail(err, HK_INPUT,
-                 "'%s' is not a hocket store (%s); name another file in HOCKET_STORE", store->path,
-                 why);
+  return hk_fail(err, HK_INPUT, "'%s' is not a hocket %s (%s); %s", store->path, store->kind->noun,
+                 why, store->kind->elsewhere);
 }
 
 /* The last error of SQLite as a message. */
@@ -75,26 +82,28 @@ static hk_status fail(const hk_store *store, hk_error *err) {
       return begins_like_database(store->path) ? fail_damaged(store, why, err)
                                                : fail_foreign(store, why, err);
     case SQLITE_FULL:
-      return hk_fail(err, HK_ENVIRONMENT,
-                     "no room to write the store '%s' (%s); what it held before is unharmed: make "
-                     "room and try again",
-                     store->path, why);
+      return hk_fail(
+          err, HK_ENVIRONMENT,
+          "no room to write the %s '%s' (%s); what it held before is unharmed: make room "
+          "and try again",
+          store->kind->noun, store->path, why);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return hk_fail(err, HK_ENVIRONMENT,
-                     "another process has kept the store '%s' locked for %g s (%s); try again when "
-                     "it is done",
-                     store->path, store->patience_ms / 1e3, why);
+                     "another process has kept the %s '%s' locked for %g s (%s); try again when it "
+                     "is done",
+                     store->kind->noun, store->path, store->patience_ms / 1e3, why);
     case SQLITE_CANTOPEN:
     case SQLITE_READONLY:
     case SQLITE_PERM:
       return hk_fail(err, HK_ENVIRONMENT,
-                     "the store '%s' cannot be opened or written (%s%s%s); make it and its folder "
-                     "writable, or name another file in HOCKET_STORE",
-                     store->path, why, number ? ": " : "", number ? strerror(number) : "");
+                     "the %s '%s' cannot be opened or written (%s%s%s); make it and its folder "
+                     "writable, or %s",
+                     store->kind->noun, store->path, why, number ? ": " : "",
+                     number ? strerror(number) : "", store->kind->elsewhere);
     default:
-      return hk_fail(err, HK_ENVIRONMENT, "the store '%s': %s%s%s", store->path, why,
-                     number ? ": " : "", number ? strerror(number) : "");
+      return hk_fail(err, HK_ENVIRONMENT, "the %s '%s': %s%s%s", store->kind->noun, store->path,
+                     why, number ? ": " : "", number ? strerror(number) : "");
   }
 }
 
@@ -161,14 +170,14 @@ static hk_status identify(hk_store *store, int64_t latest, int64_t *version, hk_
   hk_store_finish(statement);
   HK_TRY(status);
   const bool empty = application == 0 && *version == 0 && objects == 0;
-  if (!empty && application != HK_STORE_APPLICATION)
+  if (!empty && application != store->kind->application)
     return fail_foreign(store, "a SQLite database of another program", err);
   if (*version <= latest) return HK_OK;
-  return hk_fail(
-      err, HK_INPUT,
-      "the store '%s' is of a later hocket: its version is %lld, this hocket knows up to "
-      "%lld; use the later hocket, or name another file in HOCKET_STORE",
-      store->path, (long long)*version, (long long)latest);
+  return hk_fail(err, HK_INPUT,
+                 "the %s '%s' is of a later hocket: its version is %lld, this hocket knows up to "
+                 "%lld; use the later hocket, or %s",
+                 store->kind->noun, store->path, (long long)*version, (long long)latest,
+                 store->kind->elsewhere);
 }
 
 /* Switches to the write-ahead log. Waits in a loop of its own, because SQLite may refuse the switch
@@ -192,13 +201,13 @@ static hk_status take_steps(hk_store *store, int latest, hk_error *err) {
   HK_TRY(identify(store, latest, &version, err));
   if (version == latest) return HK_OK;
   for (int64_t i = version; i < latest; i++) {
-    if (execute(store, hk_store_steps[i], err) == HK_OK) continue;
+    if (execute(store, store->kind->steps[i], err) == HK_OK) continue;
     return hk_fail_prefix(err, "bringing it from version %lld to %lld", (long long)i,
                           (long long)i + 1);
   }
   char identity[120];
   snprintf(identity, sizeof identity, "PRAGMA application_id = %d; PRAGMA user_version = %d",
-           HK_STORE_APPLICATION, latest);
+           store->kind->application, latest);
   return execute(store, identity, err);
 }
 
@@ -258,11 +267,10 @@ static hk_status prepare_read_only(hk_store *store, int latest, hk_error *err) {
   int64_t version = 0;
   HK_TRY(identify(store, latest, &version, err));
   if (version == latest) return HK_OK;
-  return hk_fail(
-      err, HK_ENVIRONMENT,
-      "the store '%s' is of an older hocket (version %lld, this one reads %d) and cannot "
-      "be written: copy it to where it can, and name the copy in HOCKET_STORE",
-      store->path, (long long)version, latest);
+  return hk_fail(err, HK_ENVIRONMENT,
+                 "the %s '%s' is of an older hocket (version %lld, this one reads %d) and cannot "
+                 "be written: copy it to where it can, and name the copy",
+                 store->kind->noun, store->path, (long long)version, latest);
 }
 
 /* -- Opening ----------------------------------------------------------------------------------- */
@@ -287,20 +295,14 @@ static bool is_missing(const char *path) {
   return stat(path, &status) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-hk_status hk_store_open_as(const char *path, bool must_exist, int version, int patience_ms,
-                           hk_store **store, hk_error *err) {
+static hk_status open_kind(const char *path, const hk_store_kind *kind, bool must_exist,
+                           int version, int patience_ms, hk_store **store, hk_error *err) {
   *store = NULL;
-  char usual[MAX_PATH];
-  if (!path) {
-    hk_status status = hk_store_path(usual, sizeof usual, err);
-    if (status == HK_ENVIRONMENT && must_exist) return HK_OK; /* no default path */
-    HK_TRY(status);
-    path = usual;
-  }
   if (must_exist && is_missing(path)) return HK_OK;
-  if (!must_exist) HK_TRY(make_folders(path, err));
+  if (!must_exist && kind->makes_folders) HK_TRY(make_folders(path, err));
   hk_store *opened = calloc(1, sizeof *opened);
   if (!opened) return hk_fail_memory(err, sizeof *opened, "the store");
+  opened->kind = kind;
   opened->patience_ms = patience_ms;
   opened->path = strdup(path);
   const int flags = SQLITE_OPEN_READWRITE | (must_exist ? 0 : SQLITE_OPEN_CREATE);
@@ -311,6 +313,24 @@ hk_status hk_store_open_as(const char *path, bool must_exist, int version, int p
   else
     hk_store_close(opened);
   return status;
+}
+
+hk_status hk_store_open_as(const char *path, bool must_exist, int version, int patience_ms,
+                           hk_store **store, hk_error *err) {
+  *store = NULL;
+  char usual[MAX_PATH];
+  if (!path) {
+    hk_status status = hk_store_path(usual, sizeof usual, err);
+    if (status == HK_ENVIRONMENT && must_exist) return HK_OK; /* no default path */
+    HK_TRY(status);
+    path = usual;
+  }
+  return open_kind(path, &usual_kind, must_exist, version, patience_ms, store, err);
+}
+
+hk_status hk_store_open_kind(const char *path, const hk_store_kind *kind, bool must_exist,
+                             hk_store **store, hk_error *err) {
+  return open_kind(path, kind, must_exist, kind->version, PATIENCE_MS, store, err);
 }
 
 hk_status hk_store_open(const char *path, bool must_exist, hk_store **store, hk_error *err) {
@@ -410,8 +430,8 @@ hk_status hk_store_text(hk_store *store, sqlite3_stmt *statement, int column, co
                         hk_error *err) {
   HK_TRY(hk_store_text_if_any(store, statement, column, text, err));
   if (*text) return HK_OK;
-  return hk_fail(err, HK_ENVIRONMENT, "the store '%s' is damaged: column '%s' of a row is empty",
-                 store->path, sqlite3_column_name(statement, column));
+  return hk_fail(err, HK_ENVIRONMENT, "the %s '%s' is damaged: column '%s' of a row is empty",
+                 store->kind->noun, store->path, sqlite3_column_name(statement, column));
 }
 
 hk_status hk_store_copy_text(hk_store *store, sqlite3_stmt *statement, int column, char *out,

@@ -14,6 +14,21 @@
 extern const char *const hk_store_steps[];
 extern const int hk_store_version; /* number of steps of this hocket */
 
+/* What a kind of database has of its own; the rest is the same for all. */
+typedef struct {
+  int application;          /* PRAGMA application_id */
+  const char *const *steps; /* of its schema */
+  int version;              /* number of steps; not used for the store */
+  const char *noun;         /* in messages: "store" */
+  const char *elsewhere;    /* "name another file in HOCKET_STORE" */
+  const char *afresh;       /* what follows when a damaged one is moved away */
+  bool makes_folders;
+} hk_store_kind;
+
+/* As hk_store_open, of another kind. `path` is given. */
+hk_status hk_store_open_kind(const char *path, const hk_store_kind *kind, bool must_exist,
+                             hk_store **store, hk_error *err);
+
 /* hk_store_open with only the first `version` steps of the schema; waits `patience_ms` for another
  * writer. */
 hk_status hk_store_open_as(const char *path, bool must_exist, int version, int patience_ms,

@@ -257,6 +257,13 @@ static hk_status set_value(hk_machine *machine, const setting *s, const char *te
                  strcmp(unit, "1") == 0 ? "" : unit, value, hint);
 }
 
+hk_status hk_machine_set_check(const char *text, hk_error *err) {
+  hk_machine none = {0};
+  setting s;
+  if (parse(text, &s, err) != HK_OK) return hk_fail_prefix(err, "--set %.120s", text);
+  return s.operation == '=' ? set_value(&none, &s, text, err) : HK_OK;
+}
+
 static hk_status parse_all(const char *const *texts, size_t n, setting *settings, size_t *which,
                            hk_error *err) {
   for (size_t i = 0; i < n; i++) {

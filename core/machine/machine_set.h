@@ -18,6 +18,9 @@
  * breaks hk_machine_check. */
 hk_status hk_machine_set(hk_machine *machine, const char *const *texts, size_t n, hk_error *err);
 
+/* Whether a text has that form, with a known key and, after '=', a value in its range. */
+hk_status hk_machine_set_check(const char *text, hk_error *err);
+
 /* What a set or derived quantity was before: its value, and whether the profile says so. */
 bool hk_machine_before_set(const hk_machine *machine, const hk_quantity_info *info, double *value);
 
