@@ -261,15 +261,20 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
   return HK_OK;
 }
 
+static void add_load(const hk_graph *graph, const hk_op *op, const hk_demand *d,
+                     double load[HK_RES_COUNT]) {
+  if (!isfinite(d->cap)) return;
+  for (int u = 0; u < d->n_uses; u++) {
+    const hk_resource r = d->uses[u].resource;
+    const double ranks = hk_use_count(graph, r) * (hk_resource_is_node(r) ? graph->ranks : 1);
+    load[r] += (double)op->work * d->uses[u].per_unit * ranks;
+  }
+}
+
 void hk_bound_add_load(const hk_graph *graph, const hk_op *op, const hk_machine *machine,
                        double load[HK_RES_COUNT]) {
   const hk_demand d = hk_demand_of(graph, op, machine);
-  if (!isfinite(d.cap)) return;
-  for (int u = 0; u < d.n_uses; u++) {
-    const hk_resource r = d.uses[u].resource;
-    const double ranks = hk_use_count(graph, r) * (hk_resource_is_node(r) ? graph->ranks : 1);
-    load[r] += (double)op->work * d.uses[u].per_unit * ranks;
-  }
+  add_load(graph, op, &d, load);
 }
 
 hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bound *bound,
@@ -277,12 +282,13 @@ hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bo
   memset(bound, 0, sizeof *bound);
   bound->feasible = true;
   double load[HK_RES_COUNT] = {0};
+  hk_demand_memo memo = {0};
   const bool unrolled = graph->iterations > 1;
   const size_t each = unrolled ? graph->n_ops / (size_t)graph->iterations : graph->n_ops;
   for (size_t i = 0; i < each; i++) {
     const hk_op *op = &graph->ops[i];
     if (op->phase != HK_PHASE_UPDATE || op->rank != 0) continue; /* ranks are alike */
-    hk_bound_add_load(graph, op, machine, load);
+    add_load(graph, op, hk_demand_again(&memo, graph, op, machine), load);
   }
   double longest = 0;
   snprintf(bound->binding, sizeof bound->binding, "nothing");

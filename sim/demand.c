@@ -314,6 +314,17 @@ bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
          a->ahead == b->ahead;
 }
 
+const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, const hk_op *op,
+                                 const hk_machine *machine) {
+  const size_t at = (size_t)op->lane % (sizeof memo->slots / sizeof *memo->slots);
+  const hk_op *before = memo->slots[at].op;
+  memo->slots[at].op = op;
+  if (before == NULL || before->rank != op->rank || before->phase != op->phase ||
+      before->lane != op->lane || !hk_demand_is_same(before, op))
+    memo->slots[at].demand = hk_demand_of(graph, op, machine);
+  return &memo->slots[at].demand;
+}
+
 hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to) {
   const hk_op *a = &graph->ops[from], *b = &graph->ops[to];
   const bool hops = machine->gpu_hop.value > 0 && a->lane != b->lane && a->rank == b->rank &&

@@ -24,11 +24,10 @@ void hk_time_alone(const hk_graph *graph, const hk_op *op, const hk_machine *mac
   *work = fluid ? hk_time_for((double)op->work, alone(&d, machine)) : 0;
 }
 
-static hk_ns shortest(const hk_graph *graph, const hk_op *op, const hk_machine *machine) {
-  const hk_demand d = hk_demand_of(graph, op, machine);
-  if (!isfinite(d.cap) || op->work == 0) return d.latency;
+static hk_ns shortest(const hk_demand *d, const hk_op *op, const hk_machine *machine) {
+  if (!isfinite(d->cap) || op->work == 0) return d->latency;
   /* Rounded down, where the simulator rounds up: rounding must not raise a lower bound. */
-  return d.latency + (hk_ns)floor((double)op->work / alone(&d, machine) * 1e9 * (1 - 1e-12));
+  return d->latency + (hk_ns)floor((double)op->work / alone(d, machine) * 1e9 * (1 - 1e-12));
 }
 
 hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigned phases,
@@ -41,6 +40,7 @@ hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigne
     hk_fail_memory(err, graph->n_ops * sizeof *end, "the critical path");
     return -1;
   }
+  hk_demand_memo memo = {0};
   hk_ns longest = 0;
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_op *op = &graph->ops[i];
@@ -53,7 +53,7 @@ hk_ns hk_critical_path(const hk_graph *graph, const hk_machine *machine, unsigne
       if ((phases & 1u << graph->ops[before].phase) == 0) continue;
       begin = hk_max(begin, end[before] + hk_hop(graph, machine, before, (int32_t)i));
     }
-    end[i] = begin + shortest(graph, op, machine);
+    end[i] = begin + shortest(hk_demand_again(&memo, graph, op, machine), op, machine);
     lane_end[op->lane] = end[i];
     if (end[i] > longest) longest = end[i];
   }

@@ -114,6 +114,17 @@ typedef struct {
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *machine);
 /* Whether two operations of one graph have the same demand on any machine. */
 bool hk_demand_is_same(const hk_op *a, const hk_op *b);
+/* Demands of the latest operation of each lane (of the lanes whose numbers differ by 16, one),
+ * whose next operations often have the same. Zeroed at first; of one graph and machine. */
+typedef struct {
+  struct {
+    const hk_op *op;
+    hk_demand demand;
+  } slots[16];
+} hk_demand_memo;
+/* As hk_demand_of; valid until the next call. */
+const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, const hk_op *op,
+                                 const hk_machine *machine);
 /* Least time from the end of operation `from` to the start of `to`, which depends on it, in ns:
  * gpu.hop_ns if they are on different queues of one GPU, else 0. */
 hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to);
