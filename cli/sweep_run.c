@@ -261,6 +261,7 @@ static hk_status run_spec(const hk_args *args, const char *path, hk_sweep_databa
         {identity[0], text}, {identity[1], HK_BUILD}, {identity[2], hash}};
     j.store = database->store;
     status = run_job(&j, &database->spec, meta, err);
+    database->simulated = (int64_t)j.done;
   }
   free(text);
   free_job(&j);

@@ -9,6 +9,7 @@
 typedef struct {
   hk_store *store;
   hk_sweep_spec spec;
+  int64_t simulated; /* rows that hk_sweep_run added */
 } hk_sweep_database;
 
 /* Opens a database that a sweep has begun. HK_INPUT: there is none. Close it, also after a failure.

@@ -75,6 +75,8 @@ done
 # sweep, and so is one whose machine has changed.
 ok sweep spec.json --csv again.csv --quiet
 cmp -s again.csv rows.csv || fail "again: other rows"
+ok sweep spec.json --json --quiet
+[ "$(number rows) $(number simulated)" = "96 0" ] || fail "again: $(cat out)"
 ok sweep spec.db --csv again.csv --quiet
 cmp -s again.csv rows.csv || fail "from the database: other rows"
 expect 2 "'spec.db' holds the rows of another sweep.*name another file with -o" \

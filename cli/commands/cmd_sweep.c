@@ -45,6 +45,7 @@ static hk_status print_summary(const hk_args *args, const char *path,
   hk_put_number(root, "points", (double)database->spec.points, &ok);
   hk_put_number(root, "sample", (double)database->spec.sample, &ok);
   hk_put_number(root, "rows", (double)rows->all, &ok);
+  hk_put_number(root, "simulated", (double)database->simulated, &ok);
   hk_put_number(root, "fit", (double)rows->n, &ok);
   hk_put_number(root, "do_not_fit", (double)rows->too_large, &ok);
   hk_put_number(root, "not_possible", (double)rows->not_possible, &ok);
