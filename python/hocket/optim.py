@@ -654,9 +654,9 @@ class AdamW(Optimizer):
         """GPU memory that hocket holds now, outside torch's allocator.
 
         Returns:
-            Bytes: staging buffers, gradients on their way, weights that wait for the norm, and
-            state that a plan or ``gpu_memory`` keeps there. 0 before the first gradient. On the
-            host backend the bytes of what stands for them in host memory.
+            The bytes of staging buffers, gradients on their way, weights that wait for the norm,
+            and state that a plan or ``gpu_memory`` keeps there. 0 before the first gradient. On the
+            host backend, of what stands for them in host memory.
         """
         return self._binding.engine.gpu_bytes() if self._binding is not None else 0
 
