@@ -107,25 +107,22 @@ static const hk_key QWEN3_MOE_KEYS[] = {
     COMMON_KEYS(0), GQA_KEYS(0),  FFN_KEY,
     QWEN_MOE_KEYS,  QWEN_WINDOWS, FLAG("attention_bias", HK_QKV_BIAS | HK_O_BIAS, 0),
     LAST_KEY};
-static const hk_key DEEPSEEK_KEYS[] = {
-    COMMON_KEYS(0),
-    FFN_KEY,
-    SPARSE_KEYS("n_routed_experts", "num_local_experts"),
-    KEY("moe_intermediate_size", HK_EXPERT_FFN, HK_NEEDED),
-    KEY("n_shared_experts", HK_SHARED, HK_NEEDED),
-    KEY("first_k_dense_replace", HK_FIRST_DENSE, 0),
-    KEY("q_lora_rank", HK_Q_RANK, 0),
-    KEY("kv_lora_rank", HK_KV_RANK, HK_NEEDED),
-    KEY("qk_nope_head_dim", HK_NOPE_DIM, HK_NEEDED),
-    KEY("qk_rope_head_dim", HK_ROPE_DIM, HK_NEEDED),
-    KEY("v_head_dim", HK_V_DIM, HK_NEEDED),
-    FLAG("attention_bias", HK_QKV_BIAS, 0),
-    FIXED("moe_layer_freq", 1),
-    FIXED("num_nextn_predict_layers", 0),
-    LIST("num_key_value_heads"), /* all heads have keys and values of their own */
-    LIST("head_dim"),            /* derived: qk_nope_head_dim + qk_rope_head_dim */
-    LIST("qk_head_dim"),
-    LAST_KEY};
+/* All heads have keys and values of their own; head_dim is derived. */
+#define DEEPSEEK_COMMON(rank)                                                                      \
+  COMMON_KEYS(0), FFN_KEY, SPARSE_KEYS("n_routed_experts", "num_local_experts"),                   \
+      KEY("moe_intermediate_size", HK_EXPERT_FFN, HK_NEEDED),                                      \
+      KEY("n_shared_experts", HK_SHARED, HK_NEEDED),                                               \
+      KEY("first_k_dense_replace", HK_FIRST_DENSE, 0), KEY("q_lora_rank", HK_Q_RANK, rank),        \
+      KEY("kv_lora_rank", HK_KV_RANK, HK_NEEDED), KEY("qk_nope_head_dim", HK_NOPE_DIM, HK_NEEDED), \
+      KEY("qk_rope_head_dim", HK_ROPE_DIM, HK_NEEDED), KEY("v_head_dim", HK_V_DIM, HK_NEEDED),     \
+      FLAG("attention_bias", HK_QKV_BIAS, 0), FIXED("moe_layer_freq", 1),                          \
+      FIXED("num_nextn_predict_layers", 0), LIST("num_key_value_heads"), LIST("head_dim"),         \
+      LIST("qk_head_dim")
+static const hk_key DEEPSEEK_KEYS[] = {DEEPSEEK_COMMON(0), LAST_KEY};
+/* The scores of the indexer are not counted, and attention counts as full. */
+static const hk_key DEEPSEEK_V32_KEYS[] = {
+    DEEPSEEK_COMMON(HK_NEEDED), KEY("index_n_heads", HK_INDEX_HEADS, HK_NEEDED),
+    KEY("index_head_dim", HK_INDEX_DIM, HK_NEEDED), LAST_KEY};
 static const hk_key GPT_OSS_KEYS[] = {COMMON_KEYS(0),
                                       GQA_KEYS(64),
                                       FFN_KEY,
@@ -137,6 +134,14 @@ static const hk_key GPT_OSS_KEYS[] = {COMMON_KEYS(0),
                                       LAST_KEY};
 static const hk_key OLMO2_KEYS[] = {COMMON_KEYS(0), KEY("num_key_value_heads", HK_KV_HEADS, 0),
                                     FFN_KEY, FLAG("attention_bias", HK_QKV_BIAS | HK_O_BIAS, 0),
+                                    LAST_KEY};
+static const hk_key OLMO3_KEYS[] = {COMMON_KEYS(0),
+                                    KEY("num_key_value_heads", HK_KV_HEADS, 0),
+                                    FFN_KEY,
+                                    FLAG("attention_bias", HK_QKV_BIAS | HK_O_BIAS, 0),
+                                    KEY("sliding_window", HK_WINDOW, 4096),
+                                    CONSTANT(HK_WINDOW_EVERY, 4),
+                                    LIST("layer_types"),
                                     LAST_KEY};
 /* Every fourth layer has no rotary positions: nothing is counted for them. */
 static const hk_key SMOLLM3_KEYS[] = {COMMON_KEYS(1),
@@ -283,8 +288,11 @@ static const hk_family FAMILIES[] = {
                                        DEEPSEEK_LAYER, HK_LATENT),
     [HK_ARCH_DEEPSEEK_V3] = LLAMA_LIKE("deepseek_v3", "DeepseekV3ForCausalLM", DEEPSEEK_KEYS,
                                        DEEPSEEK_LAYER, HK_LATENT),
+    [HK_ARCH_DEEPSEEK_V32] = LLAMA_LIKE("deepseek_v32", "DeepseekV32ForCausalLM", DEEPSEEK_V32_KEYS,
+                                        DEEPSEEK_V32_LAYER, HK_LATENT),
     [HK_ARCH_GPT_OSS] = LLAMA_LIKE("gpt_oss", "GptOssForCausalLM", GPT_OSS_KEYS, GPT_OSS_LAYER, 0),
     [HK_ARCH_OLMO2] = LLAMA_LIKE("olmo2", "Olmo2ForCausalLM", OLMO2_KEYS, OLMO2_LAYER, HK_QK_NORM),
+    [HK_ARCH_OLMO3] = LLAMA_LIKE("olmo3", "Olmo3ForCausalLM", OLMO3_KEYS, OLMO2_LAYER, HK_QK_NORM),
     [HK_ARCH_SMOLLM3] = LLAMA_LIKE("smollm3", "SmolLM3ForCausalLM", SMOLLM3_KEYS, LLAMA_LAYER, 0),
     [HK_ARCH_GRANITE] = LLAMA_LIKE("granite", "GraniteForCausalLM", GRANITE_KEYS, LLAMA_LAYER, 0),
     [HK_ARCH_GLM4_MOE] =

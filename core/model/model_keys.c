@@ -23,6 +23,7 @@ static const struct {
     [HK_SPARSE_STEP] = {1, 10000},     [HK_Q_RANK] = {1, 1LL << 20},
     [HK_KV_RANK] = {1, 1LL << 20},     [HK_NOPE_DIM] = {1, 1LL << 14},
     [HK_ROPE_DIM] = {1, 1LL << 14},    [HK_V_DIM] = {1, 1LL << 14},
+    [HK_INDEX_HEADS] = {1, 1LL << 14}, [HK_INDEX_DIM] = {1, 1LL << 14},
     [HK_WINDOW] = {0, 1LL << 30},      [HK_WINDOW_EVERY] = {1, 10000},
     [HK_WINDOW_FROM] = {0, 1LL << 30}, [HK_PARALLEL_NORMS] = {1, 2},
     [HK_BUCKETS] = {1, 1LL << 20},     [HK_IMAGE] = {1, 1LL << 16},
@@ -153,6 +154,7 @@ static void derive_attention(hk_shape *shape) {
   size[HK_O] = size[HK_HEADS] * size[HK_V_DIM];
   size[HK_QKV] = size[HK_Q] + size[HK_K] + size[HK_V];
   size[HK_KV_A] = size[HK_KV_RANK] + size[HK_ROPE_DIM];
+  size[HK_INDEX_Q] = size[HK_INDEX_HEADS] * size[HK_INDEX_DIM];
   size[HK_KV_B] = size[HK_HEADS] * (size[HK_NOPE_DIM] + size[HK_V_DIM]);
 }
 

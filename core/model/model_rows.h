@@ -112,20 +112,27 @@ static const hk_row GPT_OSS_LAYER[] = {TABLE("self_attn.sinks", HK_HEADS, HK_ONE
 
 /* Multi-head latent attention: queries, keys and values are made from compressed vectors, which are
  * whole on every tensor-parallel rank. */
-static const hk_row DEEPSEEK_LAYER[] = {
-    LINEAR_IF("self_attn.q_proj", HK_HIDDEN, HK_Q, HK_COLUMN, 0, 0, HK_Q_LORA),
-    LINEAR_IF("self_attn.q_a_proj", HK_HIDDEN, HK_Q_RANK, HK_WHOLE, HK_QKV_BIAS, HK_Q_LORA, 0),
-    NORM_IF("self_attn.q_a_layernorm", HK_Q_RANK, 0, HK_Q_LORA, 0),
-    LINEAR_IF("self_attn.q_b_proj", HK_Q_RANK, HK_Q, HK_COLUMN, 0, HK_Q_LORA, 0),
-    LINEAR("self_attn.kv_a_proj_with_mqa", HK_HIDDEN, HK_KV_A, HK_WHOLE, HK_QKV_BIAS),
-    NORM("self_attn.kv_a_layernorm", HK_KV_RANK, 0),
-    LINEAR("self_attn.kv_b_proj", HK_KV_RANK, HK_KV_B, HK_COLUMN, 0),
-    LINEAR("self_attn.o_proj", HK_O, HK_HIDDEN, HK_ROW, HK_QKV_BIAS),
-    GATED_MLP("mlp", HK_FFN, 0, HK_SPARSE),
-    GATED_EXPERTS(0),
-    GATE("mlp.gate", 0),
-    GATED_MLP("mlp.shared_experts", HK_SHARED_FFN, HK_SPARSE, 0),
-    TWO_NORMS,
+#define LATENT_ATTENTION                                                                          \
+  LINEAR_IF("self_attn.q_proj", HK_HIDDEN, HK_Q, HK_COLUMN, 0, 0, HK_Q_LORA),                     \
+      LINEAR_IF("self_attn.q_a_proj", HK_HIDDEN, HK_Q_RANK, HK_WHOLE, HK_QKV_BIAS, HK_Q_LORA, 0), \
+      NORM_IF("self_attn.q_a_layernorm", HK_Q_RANK, 0, HK_Q_LORA, 0),                             \
+      LINEAR_IF("self_attn.q_b_proj", HK_Q_RANK, HK_Q, HK_COLUMN, 0, HK_Q_LORA, 0),               \
+      LINEAR("self_attn.kv_a_proj_with_mqa", HK_HIDDEN, HK_KV_A, HK_WHOLE, HK_QKV_BIAS),          \
+      NORM("self_attn.kv_a_layernorm", HK_KV_RANK, 0),                                            \
+      LINEAR("self_attn.kv_b_proj", HK_KV_RANK, HK_KV_B, HK_COLUMN, 0),                           \
+      LINEAR("self_attn.o_proj", HK_O, HK_HIDDEN, HK_ROW, HK_QKV_BIAS)
+#define LATENT_MLP                                                               \
+  GATED_MLP("mlp", HK_FFN, 0, HK_SPARSE), GATED_EXPERTS(0), GATE("mlp.gate", 0), \
+      GATED_MLP("mlp.shared_experts", HK_SHARED_FFN, HK_SPARSE, 0), TWO_NORMS
+static const hk_row DEEPSEEK_LAYER[] = {LATENT_ATTENTION, LATENT_MLP, END};
+/* The indexer reads the compressed queries; it is whole on every rank. */
+static const hk_row DEEPSEEK_V32_LAYER[] = {
+    LATENT_ATTENTION,
+    LINEAR("self_attn.indexer.wq_b", HK_Q_RANK, HK_INDEX_Q, HK_WHOLE, 0),
+    LINEAR("self_attn.indexer.wk", HK_HIDDEN, HK_INDEX_DIM, HK_WHOLE, 0),
+    NORM("self_attn.indexer.k_norm", HK_INDEX_DIM, HK_ALWAYS),
+    LINEAR("self_attn.indexer.weights_proj", HK_HIDDEN, HK_INDEX_HEADS, HK_WHOLE, 0),
+    LATENT_MLP,
     END};
 
 /* Llama 3.2 vision's text part. Keys and values of a cross-attention layer are made from image

@@ -35,6 +35,8 @@ typedef enum {
   HK_NOPE_DIM,
   HK_ROPE_DIM,
   HK_V_DIM,
+  HK_INDEX_HEADS, /* of the indexer, which chooses the keys that a query sees (DeepSeek-V3.2) */
+  HK_INDEX_DIM,
   HK_WINDOW,       /* keys that a query sees in a windowed layer; 0: no windows */
   HK_WINDOW_EVERY, /* n: every n-th layer has no window; 0: all layers have one */
   HK_WINDOW_FROM,  /* layers before this one have no window */
@@ -54,6 +56,7 @@ typedef enum {
   HK_EXPERT_GATE_UP, /* 2 x HK_EXPERT_FFN */
   HK_KV_A,           /* HK_KV_RANK + HK_ROPE_DIM */
   HK_KV_B,           /* HK_HEADS x (HK_NOPE_DIM + HK_V_DIM) */
+  HK_INDEX_Q,        /* HK_INDEX_HEADS x HK_INDEX_DIM */
   HK_EMBED_ROWS,     /* HK_VOCAB and rows that the output projection lacks */
   HK_POSITION_ROWS,
   HK_PATCH_VALUES, /* HK_CHANNELS x HK_PATCH^2 */
