@@ -92,7 +92,8 @@ hk_status hk_pace_flush(hk_forecast *forecast, bool may_wait, const hk_machine *
   if (forecast->feasible || forecast->gpu_short == 0 || forecast->host_short > 0 ||
       plan->runtime != HK_RUNTIME_HOCKET || plan->flush != HK_FLUSH_ASYNC)
     return HK_OK;
-  if (forecast->graph.gpu_base > forecast->result.memory.capacity) return HK_OK; /* no gradient */
+  /* What is there before the first operation does not depend on the flush. */
+  if (forecast->graph.gpu_base > forecast->result.memory.capacity) return HK_OK;
   if (plan->overlap != HK_OVERLAP_NONE) may_wait = false;
   const hk_status status = limit_flush(plan, may_wait, machine, &found, err);
   if (status != HK_OK || !found.feasible) {
