@@ -18,6 +18,7 @@ Commands:
   plan              Ranks the offload schedules of a model on a machine
   estimate          Estimates the memory that a model needs, without a machine
   simulate          Simulates one iteration of a plan or of a policy
+  sweep             Simulates the product of lists of models, machines and settings
   run               Runs a plan's optimizer steps on real hardware, timed
   calibrate         Measures this machine and stores a profile of it
   fit               Fits a machine profile to a table of measured runs
@@ -82,6 +83,9 @@ while read -r command; do
   grep -q "^Usage: hocket $command" out || fail "hocket $command --help: no usage"
   example=$(sed -n '/^Example:/{n;s/^  hocket //p}' out)
   [ -n "$example" ] || fail "hocket $command --help: no example"
+  if [ "$command" = sweep ]; then
+    echo '{"model": "llama-2-7b", "machine": "h200-16c", "policy": "zero-offload"}' >spec.json
+  fi
   if [ "$command" = run ]; then # the plan that the example of plan has written is too large for it
     [ -s plan.json ] || fail "the example of plan wrote no plan.json"
     "$hocket" simulate --model tiny.json --machine h200-16c --policy streamed --cpu-threads 2 --quiet \
