@@ -2,6 +2,7 @@
 # Assigns each test to builds, as additional ctest labels. For each label there is a target, tests_
 # and the label, that builds the tests and the programs that they run:
 #   release    measures times, uses vector kernels, or is too slow without -O3: fits, scripts
+#   release_full   the same build; long tests that only `scripts/test --full` runs
 #   asan       AddressSanitizer and UndefinedBehaviourSanitizer: nearly all tests
 #   tsan       ThreadSanitizer: tests of the engine
 #   asan_full  the same two builds; long tests that only `scripts/test --full` runs
@@ -31,8 +32,9 @@ set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
 # engine_exact, engine_executor, engine_segments and engine_training use the same threads.
-set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_formats engine_formats_bias engine_calibrate engine_checkpoint
-                 engine_checkpoint_training engine_checksum engine_run engine_squares engine_stand
+set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
+                 engine_checkpoint_training engine_checksum engine_clip_blocks engine_formats
+                 engine_formats_bias engine_recording engine_run engine_squares engine_stand
                  engine_training_faults engine_training_orders engine_validate)
 
 # CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take
@@ -68,7 +70,11 @@ function(add_labels)
       continue()
     endif()
     if(short IN_LIST NEEDS_RELEASE OR (sort STREQUAL "engine" AND NOT short IN_LIST NOT_IN_RELEASE))
-      list(APPEND labels release)
+      if(short IN_LIST LONG_IN_RELEASE)
+        list(APPEND labels release_full)
+      else()
+        list(APPEND labels release)
+      endif()
     endif()
     if(short IN_LIST LONG_IN_ASAN)
       list(APPEND labels asan_full)
@@ -92,7 +98,7 @@ function(add_labels)
   endforeach()
 endfunction()
 
-foreach(label release asan tsan asan_full tsan_full)
+foreach(label release asan tsan release_full asan_full tsan_full)
   add_custom_target(tests_${label} DEPENDS hocket libhocket)
 endforeach()
 if(TARGET hocket_faults)
@@ -103,7 +109,7 @@ if(TARGET hocket_help) # test_golden_installed installs it
 endif()
 get_property(ALL_TESTS DIRECTORY PROPERTY TESTS)
 add_labels(${ALL_TESTS})
-foreach(list NEEDS_RELEASE NOT_IN_RELEASE LONG_IN_ASAN NOT_IN_TSAN LONG_IN_TSAN)
+foreach(list NEEDS_RELEASE LONG_IN_RELEASE NOT_IN_RELEASE LONG_IN_ASAN NOT_IN_TSAN LONG_IN_TSAN)
   foreach(short ${${list}})
     if(NOT test_${short} IN_LIST ALL_TESTS)
       message(FATAL_ERROR "tests/where.cmake: ${list} names ${short}, but there is no test_${short}")

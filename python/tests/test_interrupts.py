@@ -27,7 +27,12 @@ WIDTH = 24
 MAX_NORM = 0.05
 FULL = bool(os.environ.get("HOCKET_TEST_FULL"))
 RETURNS = 0
-MODES = ["drop-in", "none", "forward", "both"]
+MODES = [
+    "drop-in",
+    pytest.param("none", marks=pytest.mark.full),
+    pytest.param("forward", marks=pytest.mark.full),
+    "both",
+]
 
 
 pytestmark = pytest.mark.skipif(

@@ -68,7 +68,12 @@ def state_sum(mode, state):
     return opt.checksum(), {int(entry["step"]) for entry in state["state"].values()}
 
 
-MODES = ["drop-in", "none", "forward", "both"]
+MODES = [
+    "drop-in",
+    pytest.param("none", marks=pytest.mark.full),
+    pytest.param("forward", marks=pytest.mark.full),
+    "both",
+]
 
 
 @pytest.mark.parametrize("mode", MODES)
