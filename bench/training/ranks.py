@@ -4,13 +4,15 @@
 prints a table of milliseconds an iteration and of losses.
 
     ranks.py [--gpus N] [--size 3g] [--rows ROW,...] [--micro-batch 4] [--iterations 8]
-             [--budget 460] [--out FILE] [--device cuda]
+             [--clip natural|never|always] [--budget 460] [--out FILE] [--device cuda]
     ranks.py --check [--gpus N] [--device cuda]
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
 the same on the CPU), hocket (attached, overlap both, gradients in bf16), hocket+gpu_memory=BYTES. Rows of
 hocket have bf16 parameters, the others fp32 ones that FSDP2 gathers as bf16. The bits of their
 gradients are the same, losses differ by how weights are rounded.
+
+--clip scales the loss, so that the limit of 1.0 never acts or always does.
 
 --check runs the cases of python/tests/ranks_worker.py with as many ranks instead, and prints a line
 for each. A row is not begun when the budget, in seconds, has less left than the longest row took.
@@ -43,6 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", default="gpu,hocket+gpu_memory=9.5e9,hocket,offload")
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--clip", default="natural", choices=("natural", "never", "always"))
     parser.add_argument("--budget", type=float, default=460)
     parser.add_argument("--out")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -114,6 +117,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     rank, world = dist.get_rank(), dist.get_world_size()
     every = workload.batches(of, options.micro_batch * world, device)
     mine = [batch[rank * options.micro_batch:(rank + 1) * options.micro_batch] for batch in every]
+    factor = workload.loss_factor(options.clip, 0)
     losses: List[Any] = []
     norms: List[Any] = []
     each: List[float] = []
@@ -123,7 +127,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
             drain(opt, device)
             dist.barrier()
             begin = time.perf_counter()
-        loss = workload.loss_of(model, mine[number % len(mine)], 1.0)
+        loss = workload.loss_of(model, mine[number % len(mine)], factor)
         loss.backward()
         if not row.startswith("hocket"):
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), workload.MAX_NORM)
@@ -132,7 +136,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
         if row.startswith("hocket"):
             norms.append(opt.grad_norm)
         opt.zero_grad()
-        losses.append(loss.detach())
+        losses.append(loss.detach() / factor)
         each.append(time.perf_counter())
     drain(opt, device)
     wall = (time.perf_counter() - begin) / options.iterations
