@@ -98,4 +98,16 @@ expect 2 "--name needs --set" machine export h200-16c --name other
 expect 2 "'dgx-h100-8x80gb' ships with hocket" \
   machine export h200-16c --set dram*=2 --name dgx-h100-8x80gb
 
+# -- A plan that fills GPU memory says what to reserve, and that leaves the room --------------------
+
+tight="--model llama-2-13b --machine polaris-a100-4x40gb"
+# shellcheck disable=SC2086
+"$hocket" plan $tight >out 2>err || fail "plan that fills memory: $(cat err)"
+room=$(tr '\n' ' ' <out | grep -o -- '--set gpu.reserved_bytes=[0-9.]*GiB leaves') || fail "not called tight"
+# shellcheck disable=SC2086
+"$hocket" plan $tight ${room% leaves} >out 2>err || fail "${room% leaves}: $(cat err)"
+grep -q "^tight" out && fail "tight although memory is reserved"
+peak=$(sed -n 's/.*GPU memory \([0-9.]*\) of .*/\1/p' out)
+awk -v p="$peak" 'BEGIN { exit !(p * 1.025 <= 38.01) }' || fail "$room: peak $peak GiB of 38.0"
+
 finish "--set"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* hocket plan: ranks the schedules of a model on a machine. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,6 +64,21 @@ static void print_answer(const hk_planning *p) {
                 100 * (training ? best->training_utilization : best->limiter_utilization));
 }
 
+/* Peaks of GPU memory were measured up to this share above their prediction, on H100 and H200
+ * (bench/results/training/nodes.md). */
+#define PEAK_TOO_LOW 0.025
+
+/* Says how to leave room for that error, unless the user has said what to reserve. */
+static void print_tight(const hk_memory_report *memory, const hk_machine *machine) {
+  const double safe = (double)memory->capacity / (1 + PEAK_TOO_LOW);
+  if ((double)memory->peak <= safe || machine->gpu_reserved.origin == HK_ORIGIN_SET) return;
+  hk_print_text(0, 2,
+                "tight: peaks of GPU memory were measured up to %.1f %% above their prediction; "
+                "--set gpu.reserved_bytes=%.1fGiB leaves that room",
+                100 * PEAK_TOO_LOW,
+                ceil(10 * hk_gib((hk_bytes)(machine->gpu_memory.value - safe))) / 10);
+}
+
 /* The reasons for the answer, memory, throughput, lower bound. */
 static void print_why(const hk_planning *p, bool quiet) {
   const hk_ranking *ranking = &p->ranking;
@@ -73,6 +89,7 @@ static void print_why(const hk_planning *p, bool quiet) {
     hk_print_text(0, 0, "%.0f tokens/s; GPU memory %.1f of %.1f GiB, host memory %.1f of %.1f GiB",
                   best->tokens_per_s, hk_gib(memory->peak), hk_gib(memory->capacity),
                   hk_gib(memory->host_peak), hk_gib(memory->host_capacity));
+    if (!quiet) print_tight(memory, &p->setup.machine);
     hk_price_print(&p->price, best, &error_of(p, 0)->iteration);
     if (!quiet) hk_report_uncertainty(&p->uncertainty);
   }
