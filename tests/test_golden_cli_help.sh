@@ -74,7 +74,7 @@ cp "$tests/data/published-runs.csv" .
 sed 's/"made-up-node"/"this-node"/' "$tests/data/calibrated-node.json" >this-node.json
 tiny_model
 commands=$(sed -n '/^Commands:/,/^$/s/^  \(.*[^ ]\)   *[A-Z].*/\1/p' expected)
-[ "$(wc -l <<<"$commands")" -eq 26 ] || fail "expected 26 commands, got: $commands"
+[ "$(wc -l <<<"$commands")" -eq 27 ] || fail "expected 27 commands, got: $commands"
 while read -r command; do
   "$hocket" $command --help >out 2>err || fail "hocket $command --help: exit $?"
   "$hocket" help $command >other || fail "hocket help $command: exit $?"
