@@ -178,7 +178,7 @@ static void a_better_machine_is_never_slower(void **state) {
   hk_model model;
   hk_error err = {0};
   must(hk_model_load("llama-2-7b", &model, &err), &err);
-  const uint64_t n = case_count((case_counts){6, 2, 1}, (case_counts){5000, 100, 20});
+  const uint64_t n = case_count((case_counts){6, 2, 1}, (case_counts){1000, 100, 20});
   const size_t n_known = n < 6 ? 1 : sizeof known / sizeof *known;
   tally t = {0};
   for (size_t i = 0; i < n_known; i++) count(&t, known[i], &model);

@@ -157,7 +157,7 @@ INLINE void store_state(hk_format format, hk_state_at to, const state_pair *s, u
     if (narrow) m.x[k] = round_m(m.x[k]), v.x[k] = round_v(v.x[k], apart[k]);
     const umask up = not_down(p.x[k]);
     high.x[k] = uvec_add_where(up, p.x[k], uvec_set(0x8000u));
-    if (split) v.x[k] = uvec_add_where(~up, v.x[k], uvec_set(0x80000000u));
+    if (split) v.x[k] = uvec_add_where((umask)~up, v.x[k], uvec_set(0x80000000u));
   }
   if (w != NULL) store_halves(w, high, stream_weights);
   if (split) {
