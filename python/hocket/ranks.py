@@ -63,7 +63,8 @@ def shared_as(param: Tensor, values: Tensor) -> Tensor:
     meta = spec.tensor_meta
     if meta is not None and meta.dtype != values.dtype:
         spec = dataclasses.replace(spec, tensor_meta=meta._replace(dtype=values.dtype))
-    found: Tensor = type(param)(values, spec, requires_grad=False)
+    dtensor: Any = type(param)
+    found: Tensor = dtensor(values, spec, requires_grad=False)
     return found
 
 
