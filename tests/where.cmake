@@ -17,17 +17,23 @@ set(SCRIPTS golden_bad_input golden_cli_help golden_completion golden_config gol
             golden_set golden_sweep golden_timeline golden_trace_store)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
 # unit_hardening checks flags that only the release build has.
-set(NEEDS_RELEASE ${SCRIPTS} golden_installed golden_parts golden_published
-                  golden_hand_grid golden_ranking unit_fit unit_hardening unit_profile_fit
-                  unit_profile_nodes)
+set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed golden_parts
+                  golden_published golden_ranking property_monotone unit_fit unit_hardening
+                  unit_import_deepspeed unit_overlap_search unit_profile_fit unit_profile_nodes
+                  unit_ratio unit_replay_inputs)
+# What these test is tested in part by others: fits by unit_profile_nodes, calibration by
+# engine_calibrate, orders and overlaps by engine_training and engine_abi.
+set(LONG_IN_RELEASE engine_calibrate_cli engine_training_orders engine_validate_cli golden_fit
+                    golden_overlap unit_fit)
 # These look for wrong use of memory, often after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard
                    engine_faults engine_run engine_stand engine_training_faults)
 # Their code runs under ASan in engine_calibrate (fits of probes), engine_validate, engine_training
 # and engine_executor.
 set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_training_orders
-                 engine_validate_cli golden_hand_grid golden_published unit_fit unit_profile_fit
-                 unit_profile_nodes)
+                 engine_validate_cli golden_endless golden_hand_grid golden_published
+                 property_monotone unit_fit unit_import_deepspeed unit_overlap_search
+                 unit_profile_fit unit_profile_nodes unit_ratio unit_replay_inputs)
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
