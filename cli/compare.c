@@ -183,8 +183,7 @@ static hk_status print_rows(const comparison *all, const contender *const *order
 }
 
 static double tokens_of(const contender *c) {
-  const hk_job *job = &c->setup.job;
-  return (double)job->micro_batch * job->grad_accum * job->seq * hk_job_dp(job);
+  return hk_job_tokens(&c->setup.job);
 }
 
 /* What is not compared: each machine runs the job that was asked for on its GPUs, not the job that

@@ -46,10 +46,6 @@ hk_status hk_price_split(const char *machine, char *name, size_t size, const cha
   return HK_OK;
 }
 
-static double tokens_per_step(const hk_job *job) {
-  return (double)job->micro_batch * job->grad_accum * job->seq * hk_job_dp(job);
-}
-
 hk_status hk_price_make(const hk_args *args, const char *price, const hk_job *job, hk_price *out,
                         hk_error *err) {
   const char *text = *price ? price : args->price;
@@ -58,7 +54,7 @@ hk_status hk_price_make(const hk_args *args, const char *price, const hk_job *jo
   *out = (hk_price){.tokens = (double)args->tokens};
   if (args->tokens > 0 && args->steps > 0)
     return hk_fail(err, HK_INPUT, "--tokens and --steps both give the length of the run: use one");
-  if (args->steps > 0) out->tokens = (double)args->steps * tokens_per_step(job);
+  if (args->steps > 0) out->tokens = (double)args->steps * hk_job_tokens(job);
   if (!text) return HK_OK;
   if (!hk_price_parse(text, &amount, &per_gpu))
     return hk_fail(err, HK_INPUT,

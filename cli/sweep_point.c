@@ -163,7 +163,7 @@ static void note(const hk_price *price, const hk_forecast *f, hk_sweep_outcome *
            f->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "");
   out->offload = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] > 0;
   out->world = job->gpus * job->nodes;
-  out->tokens = (double)job->micro_batch * job->grad_accum * job->seq * hk_job_dp(job);
+  out->tokens = hk_job_tokens(job);
   out->update = f->update_ns;
   out->iteration = f->iteration_ns;
   out->tokens_per_s = f->tokens_per_s;

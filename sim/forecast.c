@@ -269,11 +269,9 @@ hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_si
   memset(plan, 0, sizeof *plan);
   hk_status status = simulate(forecast, machine, options, err);
   if (status == HK_OK) {
-    const hk_job *job = &forecast->plan.job;
-    const double tokens = (double)job->micro_batch * job->grad_accum * job->seq * hk_job_dp(job);
     find_limiter(forecast, machine);
     judge_memory(forecast);
-    forecast->tokens_per_s = per_second(tokens, forecast->iteration_ns);
+    forecast->tokens_per_s = per_second(hk_job_tokens(&forecast->plan.job), forecast->iteration_ns);
     forecast->update_params_per_s =
         per_second((double)forecast->plan.model.parameters, forecast->update_ns);
     status = check_bounds(forecast, err);

@@ -28,6 +28,10 @@ int hk_job_dp(const hk_job *job) {
   return job->gpus * job->nodes / job->tp;
 }
 
+double hk_job_tokens(const hk_job *job) {
+  return (double)job->micro_batch * job->grad_accum * job->seq * hk_job_dp(job);
+}
+
 static hk_status check_sequence(const hk_job *job, const hk_model *model, hk_error *err) {
   if (model->max_positions > 0 && job->seq > model->max_positions &&
       hk_model_has_position_table(model)) {

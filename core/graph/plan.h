@@ -115,6 +115,7 @@ typedef struct {
 } hk_job;
 
 int hk_job_dp(const hk_job *job);
+double hk_job_tokens(const hk_job *job); /* of an iteration, on all ranks */
 
 typedef struct {
   int64_t numel;
