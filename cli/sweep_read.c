@@ -11,6 +11,7 @@
 
 #include "cli/price.h"
 #include "cli/setup.h"
+#include "core/base/grow.h"
 #include "core/base/infile.h"
 #include "core/base/json.h"
 #include "core/base/names.h"
@@ -91,13 +92,8 @@ static hk_status add_value(hk_sweep_axis *axis, char *text, hk_error *err) {
   for (size_t i = 0; i < axis->n && status == HK_OK; i++)
     if (strcmp(axis->texts[i], text) == 0)
       status = hk_fail(err, HK_INPUT, "the value '%.60s' is there twice", text);
-  if (status == HK_OK && (axis->n & (axis->n + 1)) == 0) { /* room for 1, 3, 7, ... */
-    char **texts = realloc(axis->texts, (2 * axis->n + 1) * sizeof *texts);
-    if (texts) axis->texts = texts;
-    hk_cell *cells = realloc(axis->cells, (2 * axis->n + 1) * sizeof *cells);
-    if (cells) axis->cells = cells;
-    if (!texts || !cells) status = hk_fail_memory(err, axis->n * sizeof *cells, "a sweep");
-  }
+  if (status == HK_OK) status = HK_GROW(axis->texts, axis->text_room, axis->n, "a sweep", err);
+  if (status == HK_OK) status = HK_GROW(axis->cells, axis->cell_room, axis->n, "a sweep", err);
   if (status != HK_OK) {
     free(text);
     return status;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
 #include "sim/sweep.h"
 
 /* -- Loading ----------------------------------------------------------------------------------- */
@@ -47,12 +48,7 @@ static hk_status read_rows(hk_store *store, sqlite3_stmt *s, const hk_sweep_spec
   for (bool row = true;;) {
     HK_TRY(hk_store_step(store, s, &row, err));
     if (!row) return HK_OK;
-    if (rows->n == room) {
-      room = room ? 2 * room : 256;
-      hk_sweep_fit *grown = realloc(rows->list, room * sizeof *grown);
-      if (!grown) return hk_fail_memory(err, room * sizeof *grown, "a sweep");
-      rows->list = grown;
-    }
+    HK_TRY(HK_GROW(rows->list, room, rows->n, "a sweep", err));
     HK_TRY(read_row(store, s, spec, &rows->list[rows->n], err));
     rows->priced &= !isnan(rows->list[rows->n++].cost);
   }

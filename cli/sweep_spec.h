@@ -35,7 +35,7 @@ typedef struct {
   hk_cell_type type;
   char **texts; /* [n]; a quantity's have the form of --set */
   hk_cell *cells;
-  size_t n;
+  size_t n, text_room, cell_room;
 } hk_sweep_axis;
 
 typedef struct {

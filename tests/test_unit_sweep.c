@@ -143,8 +143,8 @@ static void rows_merge_and_are_written(void **state) {
   free(spec);
   hk_store_close(one);
   hk_store_close(two);
-  assert_true(hk_sweep_is_database("one.db"));
-  assert_false(hk_sweep_is_database("rows.csv"));
+  assert_true(hk_store_is_database("one.db"));
+  assert_false(hk_store_is_database("rows.csv"));
 }
 
 /* A store of profiles is no sweep, nor the other way round. */

@@ -12,6 +12,7 @@
 #include "core/base/grow.h"
 #include "core/base/infile.h"
 #include "core/base/names.h"
+#include "traces/csv.h"
 
 #define MOST_BYTES   (64 << 20)
 #define MOST_COLUMNS 512
@@ -305,19 +306,6 @@ void hk_run_table_free(hk_run_table *table) {
 
 /* -- Writing ----------------------------------------------------------------------------------- */
 
-static void write_text(const char *text, FILE *out) {
-  if (text[strcspn(text, ",\"\r\n")] == '\0') {
-    fputs(text, out);
-    return;
-  }
-  fputc('"', out);
-  for (; *text; text++) {
-    if (*text == '"') fputc('"', out);
-    fputc(*text, out);
-  }
-  fputc('"', out);
-}
-
 /* The fewest digits that read back as the same number. */
 static void write_number(double value, FILE *out) {
   if (isnan(value)) return;
@@ -339,7 +327,7 @@ hk_status hk_run_table_write(const hk_run_table *table, FILE *out, hk_error *err
     for (size_t i = 0; i < FIELDS; i++) {
       if (i > 0) fputc(',', out);
       if (fields[i].text)
-        write_text(*text_of(&table->runs[row], &fields[i]), out);
+        hk_csv_text(*text_of(&table->runs[row], &fields[i]), out);
       else
         write_number(*number_of(&table->runs[row], &fields[i]), out);
     }

@@ -39,8 +39,7 @@ static const hk_store_kind usual_kind = {
 
 /* -- Errors ------------------------------------------------------------------------------------ */
 
-/* The file has the header of a SQLite database. */
-static bool begins_like_database(const char *path) {
+bool hk_store_is_database(const char *path) {
   static const char magic[16] = "SQLite format 3";
   char begin[sizeof magic] = "";
   FILE *file = fopen(path, "rbe");
@@ -79,7 +78,7 @@ static hk_status fail(const hk_store *store, hk_error *err) {
     case SQLITE_CORRUPT:
       return fail_damaged(store, why, err);
     case SQLITE_NOTADB:
-      return begins_like_database(store->path) ? fail_damaged(store, why, err)
+      return hk_store_is_database(store->path) ? fail_damaged(store, why, err)
                                                : fail_foreign(store, why, err);
     case SQLITE_FULL:
       return hk_fail(

@@ -26,6 +26,8 @@ hk_status hk_store_path(char *path, size_t size, hk_error *err);
 hk_status hk_store_open(const char *path, bool must_exist, hk_store **store, hk_error *err);
 void hk_store_close(hk_store *store);
 const char *hk_store_name(const hk_store *store); /* its path */
+/* Whether the file has the header of a SQLite database. */
+bool hk_store_is_database(const char *path);
 
 /* A transaction: all of it or nothing is stored, also after kill -9. It begins with the write lock.
  */

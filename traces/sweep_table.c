@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
 #include "core/base/memory_text.h"
 #include "core/base/outfile.h"
+#include "traces/csv.h"
 #include "traces/store_schema.h"
 
 static const char *const steps[] = {
@@ -27,16 +29,6 @@ hk_status hk_sweep_open(const char *path, bool must_exist, hk_store **store, hk_
   if (*store) return HK_OK;
   return hk_fail(err, HK_INPUT, "there is no database '%s'; 'hocket sweep SPEC.json' makes one",
                  path);
-}
-
-bool hk_sweep_is_database(const char *path) {
-  static const char magic[16] = "SQLite format 3";
-  char begin[sizeof magic] = "";
-  FILE *file = fopen(path, "rbe");
-  if (!file) return false;
-  const size_t got = fread(begin, 1, sizeof begin, file);
-  fclose(file);
-  return got == sizeof begin && memcmp(begin, magic, sizeof magic) == 0;
 }
 
 /* -- Tables ------------------------------------------------------------------------------------ */
@@ -100,12 +92,7 @@ static hk_status read_ids(hk_store *store, sqlite3_stmt *statement, int64_t **id
   for (bool row = true;;) {
     HK_TRY(hk_store_step(store, statement, &row, err));
     if (!row) return HK_OK;
-    if (*n == room) {
-      room = room ? 2 * room : 1024;
-      int64_t *grown = realloc(*ids, room * sizeof **ids);
-      if (!grown) return hk_fail_memory(err, room * sizeof **ids, "a sweep");
-      *ids = grown;
-    }
+    HK_TRY(HK_GROW(*ids, room, *n, "a sweep", err));
     (*ids)[(*n)++] = sqlite3_column_int64(statement, 0);
   }
 }
@@ -190,20 +177,6 @@ hk_status hk_sweep_merge(hk_store *store, hk_store *part, size_t n, hk_error *er
 
 /* -- CSV --------------------------------------------------------------------------------------- */
 
-/* RFC 4180: in quotes where needed. */
-static void put_text(FILE *stream, const char *text) {
-  if (text[strcspn(text, ",\"\r\n")] == '\0') {
-    fputs(text, stream);
-    return;
-  }
-  fputc('"', stream);
-  for (; *text; text++) {
-    if (*text == '"') fputc('"', stream);
-    fputc(*text, stream);
-  }
-  fputc('"', stream);
-}
-
 static hk_status put_field(hk_store *store, sqlite3_stmt *rows, int column, FILE *stream,
                            hk_error *err) {
   const char *text;
@@ -218,7 +191,7 @@ static hk_status put_field(hk_store *store, sqlite3_stmt *rows, int column, FILE
       return HK_OK;
     default:
       HK_TRY(hk_store_text(store, rows, column, &text, err));
-      put_text(stream, text);
+      hk_csv_text(text, stream);
       return HK_OK;
   }
 }
@@ -227,7 +200,7 @@ static hk_status put_rows(hk_store *store, sqlite3_stmt *rows, FILE *stream, hk_
   const int n = sqlite3_column_count(rows);
   for (int i = 0; i < n; i++) {
     if (i > 0) fputc(',', stream);
-    put_text(stream, sqlite3_column_name(rows, i));
+    hk_csv_text(sqlite3_column_name(rows, i), stream);
   }
   fputc('\n', stream);
   for (bool row = true;;) {

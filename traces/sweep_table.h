@@ -29,8 +29,6 @@ typedef struct {
 /* Opens or, unless must_exist, makes a database. HK_INPUT: there is no such file, or it is another
  * one. */
 hk_status hk_sweep_open(const char *path, bool must_exist, hk_store **store, hk_error *err);
-/* Whether the file at `path` is a SQLite database. */
-bool hk_sweep_is_database(const char *path);
 
 /* Makes the table of points, with a first column `id`, and stores the meta texts, in one
  * transaction. */

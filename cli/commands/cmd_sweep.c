@@ -88,7 +88,7 @@ static hk_status check_options(const hk_args *args, bool database, hk_error *err
 static hk_status run(const hk_args *args, hk_error *err) {
   char path[4096];
   hk_sweep_database database = {0};
-  const bool there = !args->merge && hk_sweep_is_database(args->operands[0]);
+  const bool there = !args->merge && hk_store_is_database(args->operands[0]);
   HK_TRY(check_options(args, there, err));
   HK_TRY(hk_emit_check_output(args->table, err));
   hk_status status = HK_OK;
