@@ -130,22 +130,23 @@ static const char *tell_holder(const char *name, char *text, size_t size) {
 
 /* -- The locks --------------------------------------------------------------------------------- */
 
-hk_status hk_lock_checkpoint(const char *path, hk_error *err) {
+/* `noun`: what the file is; `elsewhere`: how to name another one. */
+static hk_status lock_file(const char *noun, const char *path, const char *elsewhere,
+                           hk_error *err) {
   char name[96], holder[320];
-  if (!name_lock("checkpoint", path, name, sizeof name) || take(name)) return HK_OK;
+  if (!name_lock(noun, path, name, sizeof name) || take(name)) return HK_OK;
   return hk_fail(err, HK_ENVIRONMENT,
-                 "the checkpoint '%s' is in use by %s; wait until that process ends, or name "
-                 "another file",
-                 path, tell_holder(name, holder, sizeof holder));
+                 "the %s '%s' is in use by %s; wait until that process ends, or name another "
+                 "file%s",
+                 noun, path, tell_holder(name, holder, sizeof holder), elsewhere);
+}
+
+hk_status hk_lock_checkpoint(const char *path, hk_error *err) {
+  return lock_file("checkpoint", path, "", err);
 }
 
 hk_status hk_lock_sweep(const char *path, hk_error *err) {
-  char name[96], holder[320];
-  if (!name_lock("sweep", path, name, sizeof name) || take(name)) return HK_OK;
-  return hk_fail(err, HK_ENVIRONMENT,
-                 "the sweep '%s' is in use by %s; wait until that process ends, or name another "
-                 "file with -o",
-                 path, tell_holder(name, holder, sizeof holder));
+  return lock_file("sweep", path, " with -o", err);
 }
 
 hk_status hk_lock_calibration(const char *path, const char *command, bool quiet, hk_error *err) {

@@ -52,25 +52,14 @@ static hk_status load_model(const hk_sweep_spec *spec, int64_t id, hk_model *mod
   return status;
 }
 
-/* Points from one value of the last axis that chooses a model, or a machine, to the next. */
-static int64_t step_behind(const hk_sweep_spec *spec, size_t axes) {
-  return axes > 0 ? hk_sweep_step(spec, axes - 1) : spec->points;
-}
-
-static int64_t model_step(const hk_sweep_spec *spec) {
-  return spec->n_model > 0 ? step_behind(spec, spec->n_machine + spec->n_model)
-                           : step_behind(spec, spec->n_machine);
-}
-
 static hk_status load_models(hk_sweep_bench *b, hk_error *err) {
-  size_t n = 1;
-  for (size_t a = 0; a < b->spec->n_model; a++) n *= b->spec->axes[b->spec->n_machine + a].n;
+  const size_t n = (size_t)hk_sweep_models(b->spec);
   if (n > 10000) return hk_fail(err, HK_INPUT, "%zu models, more than 10000", n);
   b->models = calloc(n, sizeof *b->models);
   if (!b->models) return hk_fail_memory(err, n * sizeof *b->models, "models");
   for (; b->n_models < n; b->n_models++)
-    HK_TRY(load_model(b->spec, (int64_t)b->n_models * model_step(b->spec), &b->models[b->n_models],
-                      err));
+    HK_TRY(load_model(b->spec, (int64_t)b->n_models * hk_sweep_model_step(b->spec),
+                      &b->models[b->n_models], err));
   return HK_OK;
 }
 
@@ -122,7 +111,7 @@ static hk_status machine_of(hk_sweep_bench *b, int64_t id, hk_sweep_thread *t, h
   const hk_sweep_spec *spec = b->spec;
   const char *texts[HK_MOST_SETS];
   size_t n = 0, which = 0;
-  const int64_t variant = id / step_behind(spec, spec->n_machine);
+  const int64_t variant = hk_sweep_machine_of(spec, id);
   if (t->variant != variant) {
     for (size_t a = 0; a < spec->n_machine; a++) {
       const size_t value = hk_sweep_value(spec, a, id);
@@ -189,8 +178,8 @@ static hk_status simulate_one(const hk_setup *setup, const hk_price *price, hk_s
   return HK_OK;
 }
 
-/* The best of all policies, or what `plan` finds, which also searches
- * ratios and limits of rates. */
+/* The best of all policies, or what `plan` finds, which also searches ratios and limits of rates.
+ */
 static hk_status simulate_best(const hk_args *args, const hk_setup *setup, const hk_price *price,
                                hk_sweep_outcome *out, hk_error *err) {
   const hk_ranking_options options = {
@@ -209,11 +198,10 @@ static hk_status simulate_best(const hk_args *args, const hk_setup *setup, const
 /* The setup borrows model and machine. */
 static hk_status simulate(hk_sweep_bench *b, hk_args *args, hk_sweep_thread *t,
                           hk_sweep_outcome *out, hk_error *err) {
-  const hk_sweep_spec *spec = b->spec;
   const bool best = !args->policy || hk_sweep_is_best(args->policy);
   hk_price price;
   hk_setup setup = {.machine = t->machine};
-  setup.model = b->models[out->id / model_step(spec) % (int64_t)b->n_models];
+  setup.model = b->models[hk_sweep_model_of(b->spec, out->id)];
   if (!best) HK_TRY(hk_policy_find(args->policy, &setup.policy, err));
   if (!best && args->given & (HK_OPTION(GPU_MEMORY) | HK_OPTION(CLIP_SHARE)))
     return hk_fail(err, HK_INPUT,

@@ -48,7 +48,7 @@ typedef struct {
   double per_hour, per_mtok; /* NaN: no price */
 } hk_sweep_outcome;
 
-/* A machine of the spec, or a variant of it; or a model with what is frozen. */
+/* A machine of the spec, and the price that stands behind its name. */
 typedef struct {
   hk_machine machine;
   const char *price; /* "" */

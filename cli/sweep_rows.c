@@ -10,14 +10,6 @@
 
 /* -- Loading ----------------------------------------------------------------------------------- */
 
-static int64_t model_of(const hk_sweep_spec *spec, int64_t id) {
-  int64_t models = 1;
-  for (size_t a = spec->n_machine; a < spec->n_machine + spec->n_model; a++)
-    models *= (int64_t)spec->axes[a].n;
-  if (models == 1) return 0;
-  return id / hk_sweep_step(spec, spec->n_machine + spec->n_model - 1) % models;
-}
-
 static hk_status read_row(hk_store *store, sqlite3_stmt *s, const hk_sweep_spec *spec,
                           hk_sweep_fit *fit, hk_error *err) {
   const char *schedule;
@@ -35,7 +27,7 @@ static hk_status read_row(hk_store *store, sqlite3_stmt *s, const hk_sweep_spec 
   if (fit->id < 0 || fit->id >= spec->points)
     return hk_fail(err, HK_ENVIRONMENT, "the sweep '%s' is damaged: there is no point %lld",
                    hk_store_name(store), (long long)fit->id);
-  fit->model = model_of(spec, fit->id);
+  fit->model = hk_sweep_model_of(spec, fit->id);
   HK_TRY(hk_store_text(store, s, 9, &schedule, err));
   fit->schedule = strdup(schedule);
   return fit->schedule ? HK_OK : hk_fail_memory(err, strlen(schedule), "a sweep");

@@ -89,7 +89,8 @@ typedef struct {
   hk_cell *cells;
   size_t n_columns;
   sqlite3_stmt *adder;
-  int64_t *todo; /* ids */
+  int64_t shard, shards; /* --shard */
+  int64_t *todo;         /* ids */
   size_t n_todo, done, had;
   hk_sweep_outcome *outcomes; /* of a batch */
   hk_error *errors;
@@ -169,13 +170,12 @@ static hk_status read_shard(const char *text, int64_t *i, int64_t *n, hk_error *
 
 /* Lists the points of the shard that have no row. */
 static hk_status list_todo(job *j, const hk_sweep_spec *spec, hk_error *err) {
-  int64_t shard, shards, *there;
+  int64_t *there;
   size_t n, next = 0;
-  HK_TRY(read_shard(j->args->shard, &shard, &shards, err));
   HK_TRY(hk_sweep_ids(j->store, &there, &n, err));
   const int64_t all = hk_sweep_count(spec);
   j->todo = malloc(((size_t)all + 1) * sizeof *j->todo);
-  for (int64_t i = shard - 1; i < all && j->todo; i += shards) {
+  for (int64_t i = j->shard - 1; i < all && j->todo; i += j->shards) {
     const int64_t id = hk_sweep_id(spec, i);
     while (next < n && there[next] < id) next++;
     if (next < n && there[next] == id)
@@ -245,8 +245,7 @@ static hk_status run_spec(const hk_args *args, const char *path, hk_sweep_databa
                           hk_error *err) {
   job j = {.args = args, .shows = !args->quiet && isatty(STDERR_FILENO)};
   char *text = NULL, hash[17];
-  int64_t shard, shards;
-  HK_TRY(read_shard(args->shard, &shard, &shards, err));
+  HK_TRY(read_shard(args->shard, &j.shard, &j.shards, err));
   hk_status status = hk_sweep_bench_open(&database->spec, &j.bench, err);
   if (status == HK_OK) status = hk_sweep_bench_hash(&j.bench, hash, err);
   if (status == HK_OK) status = hk_sweep_spec_text(&database->spec, &text, err);

@@ -38,6 +38,30 @@ size_t hk_sweep_value(const hk_sweep_spec *spec, size_t a, int64_t id) {
   return (size_t)(id / hk_sweep_step(spec, a) % (int64_t)spec->axes[a].n);
 }
 
+/* The distance of points that differ in the last of the first `axes` axes. */
+static int64_t step_behind(const hk_sweep_spec *spec, size_t axes) {
+  return axes > 0 ? hk_sweep_step(spec, axes - 1) : spec->points;
+}
+
+int64_t hk_sweep_machine_of(const hk_sweep_spec *spec, int64_t id) {
+  return id / step_behind(spec, spec->n_machine);
+}
+
+int64_t hk_sweep_models(const hk_sweep_spec *spec) {
+  int64_t models = 1;
+  for (size_t a = spec->n_machine; a < spec->n_machine + spec->n_model; a++)
+    models *= (int64_t)spec->axes[a].n;
+  return models;
+}
+
+int64_t hk_sweep_model_step(const hk_sweep_spec *spec) {
+  return step_behind(spec, spec->n_machine + spec->n_model);
+}
+
+int64_t hk_sweep_model_of(const hk_sweep_spec *spec, int64_t id) {
+  return id / hk_sweep_model_step(spec) % hk_sweep_models(spec);
+}
+
 const hk_sweep_axis *hk_sweep_axis_of(const hk_sweep_spec *spec, hk_option_id id) {
   for (size_t a = 0; a < spec->n; a++)
     if (spec->axes[a].id == id) return &spec->axes[a];

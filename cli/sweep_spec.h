@@ -65,6 +65,13 @@ int64_t hk_sweep_id(const hk_sweep_spec *spec, int64_t i);
  * neighbouring values. */
 size_t hk_sweep_value(const hk_sweep_spec *spec, size_t a, int64_t id);
 int64_t hk_sweep_step(const hk_sweep_spec *spec, size_t a);
+/* The number of a point's machine, in the product of the axes that choose and change it. */
+int64_t hk_sweep_machine_of(const hk_sweep_spec *spec, int64_t id);
+/* The number of its model likewise, how many there are, and the distance of points with
+ * neighbouring ones. */
+int64_t hk_sweep_model_of(const hk_sweep_spec *spec, int64_t id);
+int64_t hk_sweep_models(const hk_sweep_spec *spec);
+int64_t hk_sweep_model_step(const hk_sweep_spec *spec);
 /* The axis of an option; NULL: not given. */
 const hk_sweep_axis *hk_sweep_axis_of(const hk_sweep_spec *spec, hk_option_id id);
 /* "a 2 x b 3": the axes with more than one value. Returns `buffer`. */
