@@ -145,27 +145,45 @@ static void say_cheapest(const query *q, const hk_sweep_fit *f) {
                 q->rows->priced ? "for" : "GPU seconds for");
 }
 
+/* Keeps the first of each model. */
+static hk_status first_of_each(const hk_sweep_fit **list, int64_t models, size_t *n,
+                               hk_error *err) {
+  const size_t all = *n;
+  bool *seen = calloc((size_t)models, sizeof *seen);
+  if (!seen) return hk_fail_memory(err, (size_t)models, "a sweep");
+  *n = 0;
+  for (size_t i = 0; i < all; i++) {
+    const hk_sweep_fit *f = list[i];
+    if (!seen[f->model]) list[(*n)++] = f;
+    seen[f->model] = true;
+  }
+  free(seen);
+  return HK_OK;
+}
+
 /* Of several models the best of each, of one the best rows. */
 static hk_status answer_cheapest(query *q, hk_error *err) {
   const hk_sweep_rows *rows = q->rows;
   const hk_sweep_fit **list = malloc((rows->n + 1) * sizeof *list);
   if (!list) return hk_fail_memory(err, rows->n * sizeof *list, "a sweep");
   int64_t models = 0;
-  for (size_t i = 0; i < rows->n; i++) {
+  size_t n = rows->n;
+  for (size_t i = 0; i < n; i++) {
     list[i] = &rows->list[i];
     models = hk_max(models, rows->list[i].model + 1);
   }
   by_cost = rows->priced;
-  qsort(list, rows->n, sizeof *list, by_measure);
-  size_t n = 0;
-  for (size_t i = 0; i < rows->n; i++) {
-    bool seen = false;
-    for (size_t k = 0; models > 1 && k < n && !seen; k++) seen = list[k]->model == list[i]->model;
-    if (!seen) list[n++] = list[i];
+  qsort(list, n, sizeof *list, by_measure);
+  hk_status status = HK_OK;
+  if (models > 1)
+    status = first_of_each(list, models, &n, err);
+  else if (n > MOST_ROWS)
+    n = MOST_ROWS;
+  if (status == HK_OK && !q->points) {
+    say_cheapest(q, list[0]);
+    putchar('\n');
   }
-  if (!q->points) say_cheapest(q, list[0]);
-  if (!q->points) putchar('\n');
-  const hk_status status = list_points(q, list, models > 1 || n < MOST_ROWS ? n : MOST_ROWS, err);
+  if (status == HK_OK) status = list_points(q, list, n, err);
   free(list);
   return status;
 }

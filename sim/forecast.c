@@ -96,7 +96,7 @@ static void add_problem(hk_forecast *f, const char *what, hk_bytes missing, hk_b
 static void describe_problem(hk_forecast *f) {
   const hk_memory_report *m = &f->result.memory;
   if (f->host_short > 0) {
-    add_problem(f, "host memory", f->host_short, m->host_peak, m->host_capacity, m->host_peak,
+    add_problem(f, "host memory", f->host_short, m->host_peak, m->host_capacity, f->graph.host_base,
                 HK_PHASE_FORWARD);
   }
   if (f->gpu_short > 0) {

@@ -309,8 +309,8 @@ static hk_status try_and_keep(pace_search *s, const hk_plan *plan, pace_starts *
   return time < INT64_MAX ? keep(starts, plan, time, s->update, s->err) : HK_OK;
 }
 
-/* Tries and keeps the plan with another stride, with each way to sum gradients
- * and, if memory is short, with 3, 2 and 1 staging buffers until it suffices. */
+/* Tries and keeps the plan with another stride, with each way to sum gradients and, if memory is
+ * short, with 3, 2 and 1 staging buffers until it suffices. */
 static hk_status try_stride(pace_search *s, const hk_plan *from, int stride, pace_starts *starts) {
   const hk_policy_options options = {.stride = stride, .ratio = from->ratio};
   hk_plan plan;

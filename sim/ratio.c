@@ -252,20 +252,18 @@ static int list_families(const hk_candidate *candidates, int n, const problem *p
   return n_families;
 }
 
+static hk_ns time_of(const family *f, bool by_kept) {
+  if (!by_kept) return f->listed_ns;
+  return f->kept.feasible ? f->kept.iteration_ns : INT64_MAX;
+}
+
 /* Stable: by the list's times, or by those of the plans that are kept. */
 static void sort_families(family *list, int n, bool by_kept) {
   for (int i = 1; i < n; i++) {
     const family f = list[i];
-    const hk_ns time = !by_kept ? f.listed_ns : f.kept.feasible ? f.kept.iteration_ns : INT64_MAX;
+    const hk_ns time = time_of(&f, by_kept);
     int at = i;
-    for (; at > 0; at--) {
-      const family *other = &list[at - 1];
-      const hk_ns before = !by_kept               ? other->listed_ns
-                           : other->kept.feasible ? other->kept.iteration_ns
-                                                  : INT64_MAX;
-      if (before <= time) break;
-      list[at] = *other;
-    }
+    for (; at > 0 && time_of(&list[at - 1], by_kept) > time; at--) list[at] = list[at - 1];
     list[at] = f;
   }
 }
