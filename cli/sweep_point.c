@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "calib/profiles/profiles.h"
 #include "core/machine/machine_set.h"
@@ -82,17 +83,16 @@ void hk_sweep_bench_close(hk_sweep_bench *b) {
   free(b->models);
 }
 
-/* FNV-1a of the document's text. */
 static hk_status add_document(uint64_t *hash, cJSON *document, hk_error *err) {
   char *text = document ? cJSON_PrintUnformatted(document) : NULL;
   if (!text) return hk_fail_memory(err, 4096, "a sweep");
-  for (const char *c = text; *c; c++) *hash = (*hash ^ (unsigned char)*c) * 0x100000001b3u;
+  *hash = XXH3_64bits_withSeed(text, strlen(text), *hash);
   cJSON_free(text);
   return HK_OK;
 }
 
 hk_status hk_sweep_bench_hash(const hk_sweep_bench *b, char hex[17], hk_error *err) {
-  uint64_t hash = 0xcbf29ce484222325u;
+  uint64_t hash = 0;
   for (size_t i = 0; i < b->n_machines; i++) {
     cJSON *document = hk_machine_to_json(&b->machines[i].machine);
     const hk_status status = add_document(&hash, document, err);
