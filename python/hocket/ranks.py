@@ -13,23 +13,16 @@ import contextlib
 import dataclasses
 import os
 import socket
-import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from . import _abi
+from . import _abi, failures
 from .errors import MACHINE, USAGE, HocketError, HocketUsageError
 
 if TYPE_CHECKING:
     from .binding import Settings
-
-MESSAGE = 1024
-"""Most bytes of a failing rank's message that the others show."""
-DYING = 5.0
-"""Seconds that the others wait for the end of a process before they say that none has ended. A
-process that is killed closes its connections first, then frees its memory."""
 
 
 # -- Tensors ------------------------------------------------------------------------------------
@@ -126,17 +119,6 @@ def gradient_part(name: str, param: Tensor, grad: Tensor) -> Tensor:
 # -- The mesh -----------------------------------------------------------------------------------
 
 
-class Neighbour(NamedTuple):
-    """What a rank says of itself."""
-
-    rank: int
-    host: str
-    pid: int
-    cpus: Tuple[int, ...]
-    memory: int
-    """Bytes of host memory that an engine may take, were it alone."""
-
-
 class Ranks:
     """The ranks that share an optimizer's parameters.
 
@@ -149,7 +131,7 @@ class Ranks:
         self._groups = [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
         self.rank: int = torch.distributed.get_rank()
         self._host = socket.gethostname()
-        self._met: List[Neighbour] = []
+        self._ends = failures.Ends(self.rank, self._host)
         kind = mesh.device_type
         self._device = torch.device(
             kind, torch.cuda.current_device() if kind == "cuda" else None  # type: ignore[arg-type]
@@ -203,16 +185,10 @@ class Ranks:
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError) -> HocketError:
-        here = [n for n in self._met if n.host == self._host and n.pid != os.getpid()]
-        until = time.monotonic() + DYING
-        gone: List[Neighbour] = []
-        while here and not gone and time.monotonic() < until:
-            gone = [n for n in here if not _alive(n.pid)]
-            time.sleep(0 if gone else 0.02)
-        names = "; ".join(f"rank {n.rank} (process {n.pid} on {n.host}) has ended" for n in gone)
+        first = self._ends.first()
         return HocketError(
             f"rank {self.rank} cannot reach the other ranks in hocket.AdamW: "
-            f"{names or 'one of them has failed, or has not called step()'} ({error})",
+            f"{first or 'one of them has failed, or has not called step()'} ({error})",
             MACHINE,
         )
 
@@ -250,7 +226,7 @@ class Ranks:
     def _said_by_first(self, have: bool, text: str) -> str:
         rank = self.first(have)
         message = f"rank {rank} ({self._host}): {text}" if rank == self.rank else ""
-        room = list(message.encode()[:MESSAGE].ljust(MESSAGE, b"\0"))
+        room = list(message.encode()[: failures.MESSAGE].ljust(failures.MESSAGE, b"\0"))
         found = self._reduce(torch.tensor(room, dtype=torch.int32)).tolist()
         return bytes(found).rstrip(b"\0").decode(errors="replace")
 
@@ -268,7 +244,8 @@ class Ranks:
 
     def meet(self) -> None:
         """All ranks call it. Learns which of them share this host."""
-        mine = Neighbour(
+        failures.watch(self._ends)
+        mine = failures.Neighbour(
             self.rank,
             self._host,
             os.getpid(),
@@ -283,7 +260,7 @@ class Ranks:
             except RuntimeError as error:
                 raise self._lost(error) from error
             found = [entry for entries in gathered for entry in entries]
-        self._met = [Neighbour(*entry) for entry in found]
+        self._ends.met = [failures.Neighbour(*entry) for entry in found]
 
     def idle(self) -> None:
         """Waits for the device, before host memory is pinned: beside a kernel of NCCL, which waits
@@ -302,7 +279,7 @@ class Ranks:
     def _threads(self, overlap: str) -> Optional[int]:
         """Threads of this rank's update where others update on the same CPUs: the engine's default
         for its share of them. None: it has its CPUs for itself."""
-        here = [n for n in self._met if n.host == self._host]
+        here = [n for n in self._ends.met if n.host == self._host]
         mine = next(n for n in here if n.rank == self.rank)
         sharing = sum(bool(set(n.cpus) & set(mine.cpus)) for n in here)
         if sharing <= 1:
@@ -313,7 +290,7 @@ class Ranks:
 
     def _memory(self) -> Optional[int]:
         """This rank's share of the host's memory; None: it has the host for itself."""
-        here = [n for n in self._met if n.host == self._host]
+        here = [n for n in self._ends.met if n.host == self._host]
         return min(n.memory for n in here) // len(here) if len(here) > 1 else None
 
 
@@ -350,15 +327,6 @@ def _check_placements(param: Tensor) -> None:
             "hocket.AdamW takes those of FSDP2 (Shard) and HSDP (Replicate, Shard); tensor "
             "parallelism is not supported"
         )
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process of this host runs; one that has ended and waits for its parent does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (OSError, IndexError):
-        return False
 
 
 def _quota(cpus: int) -> int:
