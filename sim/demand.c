@@ -325,14 +325,6 @@ const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, co
   return &memo->slots[at].demand;
 }
 
-hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to) {
-  const hk_op *a = &graph->ops[from], *b = &graph->ops[to];
-  const bool hops = machine->gpu_hop.value > 0 && a->lane != b->lane && a->rank == b->rank &&
-                    !hk_lane_on_cpu(graph->lanes[a->lane].kind) &&
-                    !hk_lane_on_cpu(graph->lanes[b->lane].kind);
-  return hops ? (hk_ns)machine->gpu_hop.value : 0;
-}
-
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
   const int dp = graph->world / graph->tp, gpus = graph->ranks * graph->multiplicity;
   switch (op->kind) {

@@ -210,7 +210,8 @@ static hk_status simulate_period(hk_forecast *f, const hk_machine *machine,
                           &f->graph, err));
     HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
     HK_TRY(hk_period_of(&f->graph, &f->result.timeline, &period, err));
-    HK_TRY(hk_bound_period(&f->graph, machine, &f->period_bound, err));
+    if (n == LEAST_ITERATIONS) /* of each iteration: it is the same for all numbers of them */
+      HK_TRY(hk_bound_period(&f->graph, machine, &f->period_bound, err));
     const hk_ns length = period.end - period.begin;
     const bool steady = llabs(length - period.before) <= length / STEADY;
     const int most = is_below_bound(f, &period) ? HK_MOST_ITERATIONS : MOST_ITERATIONS;

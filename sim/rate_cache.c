@@ -1,20 +1,43 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Rates depend only on which operations are fluid and on their demands. If lanes repeat the same
- * operation, as in replays of probes, the same few sets of fluid operations alternate. Their rates
- * are computed once and remembered. The order of the operations is part of the key, because sums of
- * doubles depend on it. */
+/* Rates depend only on the demands of the operations that are fluid. The same few sets of demands
+ * alternate: of a block's forward beside copies of a piece, of a CPU kernel beside both, and so on.
+ * Their rates are computed once and remembered. Demands are numbered; the numbers in the order of
+ * the operations are the key, because sums of doubles depend on it. */
 #include <string.h>
 
 #include "sim/state.h"
+
+/* Whether contention and sharing treat both alike: all that hk_contend and hk_share read. */
+static bool same_demand(const hk_active_op *a, const hk_active_op *b) {
+  if (a->cap != b->cap || a->most != b->most || a->weight != b->weight ||
+      a->weight_crowded != b->weight_crowded || a->traffic != b->traffic || a->rank != b->rank ||
+      a->slowed != b->slowed || a->computes != b->computes || a->updates != b->updates ||
+      a->sums != b->sums || a->beside_compute != b->beside_compute || a->launched != b->launched ||
+      a->computed != b->computed || a->host_wish != b->host_wish ||
+      a->activity.n_uses != b->activity.n_uses)
+    return false;
+  for (int32_t u = 0; u < a->activity.n_uses; u++)
+    if (a->uses[u].resource != b->uses[u].resource || a->uses[u].per_unit != b->uses[u].per_unit)
+      return false;
+  return true;
+}
+
+uint8_t hk_rate_cache_number(hk_sim_state *s, const hk_active_op *active) {
+  int n = 0;
+  while (n < s->n_numbered && !same_demand(&s->numbered[n], active)) n++;
+  if (n == HK_RATE_CACHE_DEMANDS) return 0;
+  if (n == s->n_numbered) s->numbered[s->n_numbered++] = *active;
+  return (uint8_t)(n + 1);
+}
 
 uint64_t hk_rate_cache_key(const hk_sim_state *s) {
   uint64_t key = 0;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {
-    const int32_t lane = s->running[i];
-    if (!s->active[lane].fluid) continue;
-    if (++n > HK_RATE_CACHE_LANES || lane >= UINT8_MAX) return 0;
-    key = key << 8 | (uint64_t)(lane + 1);
+    const hk_active_op *active = &s->active[s->running[i]];
+    if (!active->fluid) continue;
+    if (++n > HK_RATE_CACHE_LANES || active->number == 0) return 0;
+    key = key << 8 | active->number;
   }
   return key;
 }
@@ -22,8 +45,8 @@ uint64_t hk_rate_cache_key(const hk_sim_state *s) {
 /* Multiplicative hash (Knuth, The Art of Computer Programming, 6.4): the highest bits of the
  * product with 2^64 / golden ratio, which depend on all bits of the key. */
 static size_t slot_of(uint64_t key) {
-  _Static_assert(HK_RATE_CACHE_SLOTS == 1 << 6, "as many slots as 64 - 58 bits number");
-  return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 58);
+  _Static_assert(HK_RATE_CACHE_SLOTS == 1 << 8, "as many slots as 64 - 56 bits number");
+  return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 56);
 }
 
 static double *used_of(const hk_sim_state *s, uint64_t key) {
@@ -32,7 +55,7 @@ static double *used_of(const hk_sim_state *s, uint64_t key) {
 
 static const hk_cached_rates *known_of(const hk_sim_state *s, uint64_t key) {
   const hk_cached_rates *known = &s->rate_cache[slot_of(key)];
-  return key != 0 && known->fluid == key && known->demands == s->demands ? known : NULL;
+  return key != 0 && known->fluid == key ? known : NULL;
 }
 
 bool hk_rate_cache_get(hk_sim_state *s, uint64_t key) {
@@ -51,7 +74,6 @@ void hk_rate_cache_put(hk_sim_state *s, uint64_t key) {
   if (key == 0) return;
   hk_cached_rates *known = &s->rate_cache[slot_of(key)];
   known->fluid = key;
-  known->demands = s->demands;
   int n = 0;
   for (int i = 0; i < s->n_running; i++) {
     const hk_active_op *active = &s->active[s->running[i]];

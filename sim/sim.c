@@ -116,8 +116,8 @@ static bool demands_the_same(const hk_sim_state *s, const hk_active_op *active, 
 
 static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
   const hk_demand d = hk_demand_of(s->graph, op, s->machine);
-  s->demands++;
   active->latency = d.latency;
+  active->rank = op->rank;
   active->fetches = d.fetched;
   active->slowed = d.slowed;
   active->computes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
@@ -141,6 +141,7 @@ static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
     active->uses[u] = (hk_share_use){hk_slot(op->rank, r), d.uses[u].per_unit * times};
     if (r == HK_RES_DRAM_CPU) active->host_wish = fmin(d.cap, d.most) * active->uses[u].per_unit;
   }
+  active->number = isfinite(d.cap) ? hk_rate_cache_number(s, active) : 0;
 }
 
 static hk_status start(hk_sim_state *s, int32_t id) {

@@ -19,6 +19,7 @@
 #ifndef HK_SIM_SIM_H
 #define HK_SIM_SIM_H
 
+#include <math.h>
 #include <stdbool.h>
 
 #include "core/graph/graph.h"
@@ -127,7 +128,14 @@ const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, co
                                  const hk_machine *machine);
 /* Least time from the end of operation `from` to the start of `to`, which depends on it, in ns:
  * gpu.hop_ns if they are on different queues of one GPU, else 0. */
-hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from, int32_t to);
+static inline hk_ns hk_hop(const hk_graph *graph, const hk_machine *machine, int32_t from,
+                           int32_t to) {
+  const hk_op *a = &graph->ops[from], *b = &graph->ops[to];
+  if (a->lane == b->lane || a->rank != b->rank || hk_lane_on_cpu(graph->lanes[a->lane].kind) ||
+      hk_lane_on_cpu(graph->lanes[b->lane].kind))
+    return 0;
+  return (hk_ns)fmax(0, machine->gpu_hop.value);
+}
 
 /* Capacity of a resource on `machine`. `mixed`: copies and CPU kernels are both active. This
  * changes DRAM only, whose capacity is never larger than when not mixed. (Contention lowers H2D,

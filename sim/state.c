@@ -81,6 +81,7 @@ hk_status hk_sim_state_open(hk_sim_state *s) {
   s->capacity = malloc(resources * sizeof *s->capacity);
   s->used = calloc(resources, sizeof *s->used);
   s->growth = malloc(2 * resources * sizeof *s->growth); /* as hk_share wants it */
+  s->numbered = malloc(HK_RATE_CACHE_DEMANDS * sizeof *s->numbered);
   s->rate_cache = calloc(HK_RATE_CACHE_SLOTS, sizeof *s->rate_cache);
   s->rate_cache_used = malloc(HK_RATE_CACHE_SLOTS * resources * sizeof *s->rate_cache_used);
   s->rate_counters = malloc(resources * sizeof *s->rate_counters);
@@ -90,10 +91,10 @@ hk_status hk_sim_state_open(hk_sim_state *s) {
   if (s->active == NULL || s->running == NULL || s->engines == NULL || s->traffic == NULL ||
       s->readers == NULL || s->activities == NULL || s->open == NULL || s->ready == NULL ||
       s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL ||
-      s->growth == NULL || s->rate_cache == NULL || s->rate_cache_used == NULL ||
-      s->rate_counters == NULL || s->memory_counters == NULL || s->updating == NULL ||
-      s->slowing == NULL || s->host == NULL || s->computing == NULL || s->pickers == NULL ||
-      s->busy == NULL) {
+      s->growth == NULL || s->numbered == NULL || s->rate_cache == NULL ||
+      s->rate_cache_used == NULL || s->rate_counters == NULL || s->memory_counters == NULL ||
+      s->updating == NULL || s->slowing == NULL || s->host == NULL || s->computing == NULL ||
+      s->pickers == NULL || s->busy == NULL) {
     return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
   }
   for (size_t l = 0; l < g->n_lanes; l++) {
@@ -133,6 +134,7 @@ void hk_sim_state_close(hk_sim_state *s) {
   free(s->capacity);
   free(s->used);
   free(s->growth);
+  free(s->numbered);
   free(s->rate_cache);
   free(s->rate_cache_used);
   free(s->rate_counters);

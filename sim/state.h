@@ -24,6 +24,8 @@ typedef struct {
 
   /* Demand (hk_demand_of), kept for the next operation of the lane if that has the same. */
   int32_t demanded; /* 1 + the operation whose demand this is; 0: none */
+  uint8_t number;   /* of the demand in the cache of rates; 0: none */
+  int32_t rank;
   hk_ns latency;
   unsigned traffic, engine;  /* HK_TRAFFIC_* */
   bool fetches;              /* its start is delayed by traffic on the link (hk_demand.fetched) */
@@ -59,14 +61,14 @@ typedef struct {
   double launching; /* share of time in which the host thread launches; < 0: not known */
 } hk_host_use;
 
-/* Rates of an earlier moment at which the same lanes were fluid with the same demands
+/* Rates of an earlier moment at which operations with the same demands were fluid
  * (sim/rate_cache.c). */
-#define HK_RATE_CACHE_LANES 8  /* sets of more operations are not remembered */
-#define HK_RATE_CACHE_SLOTS 64 /* a power of two */
+#define HK_RATE_CACHE_LANES   8   /* sets of more operations are not remembered */
+#define HK_RATE_CACHE_DEMANDS 64  /* different demands; further ones are not remembered */
+#define HK_RATE_CACHE_SLOTS   256 /* a power of two */
 
 typedef struct {
-  uint64_t fluid; /* key: the lanes in the order of `running`, 1 + lane in 8 bits each; 0: empty */
-  uint64_t demands; /* hk_sim_state.demands at that moment */
+  uint64_t fluid; /* key: numbers of demands in the order of `running`, 8 bits each; 0: empty */
   double rates[HK_RATE_CACHE_LANES];
 } hk_cached_rates;
 
@@ -113,7 +115,8 @@ typedef struct {
   int32_t *open;                    /* scratch of hk_share */
   double *capacity, *used, *growth; /* [rank][resource]; resources of the node are at rank 0 */
   int n_resources;
-  uint64_t demands;            /* how often a lane's demand has changed */
+  hk_active_op *numbered; /* [HK_RATE_CACHE_DEMANDS] the different demands so far */
+  int n_numbered;
   hk_cached_rates *rate_cache; /* [HK_RATE_CACHE_SLOTS] */
   double *rate_cache_used;     /* [slot][resource] */
   int *rate_counters;          /* [rank][resource] index of the timeline's counter; -1: none */
@@ -167,6 +170,7 @@ hk_status hk_sim_state_open(hk_sim_state *s);
 void hk_sim_state_close(hk_sim_state *s);
 
 /* sim/rate_cache.c: remembers the rates of sets of fluid operations. */
+uint8_t hk_rate_cache_number(hk_sim_state *s, const hk_active_op *active); /* of its demand */
 uint64_t hk_rate_cache_key(const hk_sim_state *s); /* of the present set; 0: too large */
 /* Sets `used` and the rates from memory; false if the set is not remembered. */
 bool hk_rate_cache_get(hk_sim_state *s, uint64_t key);

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "sim/forecast.h"
 #include "tests/random.h"
@@ -101,6 +102,50 @@ static void check_parts(const hk_forecast *f) {
   assert_int_equal(f->begin_ns + f->iteration_ns, f->result.last.end);
 }
 
+/* Longest chain from operation `from` of the first iteration to the same one of the second. */
+static hk_ns chain_from(const hk_graph *g, size_t from, const hk_ns *times, const hk_machine *m) {
+  const size_t each = g->n_ops / (size_t)g->iterations;
+  hk_ns *begin = malloc(2 * each * sizeof *begin);
+  for (size_t i = 0; i < from; i++) begin[i] = -1;
+  begin[from] = 0;
+  for (size_t i = from + 1; i <= from + each; i++) {
+    begin[i] = -1;
+    for (int32_t d = g->ops[i].deps_begin; d < g->ops[i].deps_end; d++) {
+      const int32_t on = g->deps[d];
+      if (begin[on] < 0) continue;
+      begin[i] =
+          hk_max(begin[i], begin[on] + times[on % (int32_t)each] + hk_hop(g, m, on, (int32_t)i));
+    }
+    size_t before = i;
+    while (before-- > from && g->ops[before].lane != g->ops[i].lane) continue;
+    if (before != from - 1 && begin[before] >= 0 && !g->lanes[g->ops[i].lane].picks)
+      begin[i] = hk_max(begin[i], begin[before] + times[before % each]);
+  }
+  const hk_ns length = begin[from + each];
+  free(begin);
+  return length;
+}
+
+/* The bound is not below the longest of all cycles through a forward, and is one if it says so. */
+static void check_cycles(const hk_forecast *f, const hk_machine *m) {
+  const hk_graph *g = &f->graph;
+  const size_t each = g->n_ops / (size_t)g->iterations;
+  hk_ns *times = malloc(each * sizeof *times), longest = 0;
+  for (size_t i = 0; i < each; i++) {
+    hk_ns latency, work;
+    hk_time_alone(g, &g->ops[i], m, &latency, &work);
+    times[i] = latency + (work > 0 ? work - 1 : 0);
+  }
+  for (size_t i = 0; i < each; i++)
+    if (g->ops[i].kind == HK_OP_FORWARD && g->ops[i].rank == 0)
+      longest = hk_max(longest, chain_from(g, i, times, m));
+  const hk_ns whole = (hk_ns)floor((double)longest * (1 - 1e-9));
+  assert_true(f->period_bound.period_ns >= whole);
+  if (strcmp(f->period_bound.binding, "cycle") == 0)
+    assert_int_equal(f->period_bound.period_ns, whole);
+  free(times);
+}
+
 static void every_plan_passes_its_checks(void **state) {
   (void)state;
   int unsteady = 0;
@@ -115,6 +160,7 @@ static void every_plan_passes_its_checks(void **state) {
     if (hk_forecast_make(&plan, &m, &options, &f, &err) != HK_OK)
       fail_msg("seed %d: %s", (int)seed, err.message);
     check_parts(&f);
+    if (seed <= CASES / 3) check_cycles(&f, &m);
     unsteady += f.unsteady_ns > f.iteration_ns / 1000;
     must(hk_forecast_make(&same, &m, NULL, &again, &err), &err);
     assert_int_equal(f.result.timeline.n_spans, again.result.timeline.n_spans);

@@ -29,6 +29,7 @@ static void let_run(scene *s, const int32_t *lanes, int n) {
   for (int i = 0; i < n; i++) {
     s->running[i] = lanes[i];
     s->active[lanes[i]].fluid = true;
+    s->active[lanes[i]].number = (uint8_t)(lanes[i] < LANES - 1 ? lanes[i] + 1 : 0);
     s->active[lanes[i]].activity.rate = 10 * (i + 1);
   }
   s->used[0] = 5;
@@ -62,12 +63,41 @@ static void test_other_sets(void **state) {
   assert_true(hk_rate_cache_key(&s.state) != key);
   let_run(&s, (int32_t[]){2, 0}, 2);
   assert_true(hk_rate_cache_key(&s.state) == key);
-  s.state.demands++;
-  assert_false(hk_rate_cache_get(&s.state, key));
+  s.active[2].number = 9;
+  assert_false(hk_rate_cache_get(&s.state, hk_rate_cache_key(&s.state)));
 }
 
-/* More than HK_RATE_CACHE_LANES operations, or a lane whose number is 255 or more, have no key (0)
- * and are not cached. */
+/* Operations with the same demand have the same number, whatever their lanes; each field that rates
+ * depend on makes another demand. After HK_RATE_CACHE_DEMANDS none gets a number. */
+static void test_numbers(void **state) {
+  (void)state;
+  static scene s;
+  static hk_active_op numbered[HK_RATE_CACHE_DEMANDS];
+  s.state.numbered = numbered;
+  hk_active_op op = {.cap = 1, .weight = 2, .activity = {.n_uses = 1}};
+  op.uses[0] = (hk_share_use){1, 3};
+  assert_int_equal(hk_rate_cache_number(&s.state, &op), 1);
+  op.op = 77, op.latency = 5, op.due = 9;
+  assert_int_equal(hk_rate_cache_number(&s.state, &op), 1);
+  hk_active_op others[] = {op, op, op, op, op, op, op, op, op, op, op, op, op, op, op, op, op};
+  enum { N = sizeof others / sizeof *others };
+  others[0].cap = 2, others[1].most = 2, others[2].weight = 1, others[3].weight_crowded = 1;
+  others[4].traffic = 1, others[5].rank = 1, others[6].slowed = true, others[7].computes = true;
+  others[8].updates = true, others[9].sums = true, others[10].beside_compute = 1;
+  others[11].launched = 1, others[12].computed = 1, others[13].host_wish = 1;
+  others[14].activity.n_uses = 0, others[15].uses[0].resource = 0, others[16].uses[0].per_unit = 1;
+  for (int i = 0; i < N; i++) assert_int_equal(hk_rate_cache_number(&s.state, &others[i]), i + 2);
+  for (int i = N + 1; i < HK_RATE_CACHE_DEMANDS; i++) {
+    op.cap = 10 + i;
+    assert_int_equal(hk_rate_cache_number(&s.state, &op), i + 1);
+  }
+  op.cap = 5;
+  assert_int_equal(hk_rate_cache_number(&s.state, &op), 0);
+  assert_int_equal(hk_rate_cache_number(&s.state, &others[3]), 5);
+}
+
+/* More than HK_RATE_CACHE_LANES operations, or one whose demand has no number, have no key (0) and
+ * are not cached. */
 static void test_too_many(void **state) {
   (void)state;
   static scene s;
@@ -100,9 +130,8 @@ static void test_check_fires(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_comes_back),
-      cmocka_unit_test(test_other_sets),
-      cmocka_unit_test(test_too_many),
+      cmocka_unit_test(test_comes_back),  cmocka_unit_test(test_other_sets),
+      cmocka_unit_test(test_numbers),     cmocka_unit_test(test_too_many),
       cmocka_unit_test(test_check_fires),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
