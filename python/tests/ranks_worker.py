@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of the ranks that test_ranks.py starts: python ranks_worker.py RANK WORLD FOLDER [DEVICE].
 
-Reads names of cases from standard input and runs each, together with the other ranks. Answers with
-one line: "ok", or the traceback as JSON. DEVICE: cpu (gloo, host backend; the default), or cuda
+Reads names of cases from standard input, with their arguments, and runs each, together with the
+other ranks. Answers with one line: "ok", or the traceback as JSON. DEVICE: cpu (gloo, host backend; the default), or cuda
 (NCCL, one GPU a rank).
 """
 
@@ -216,13 +216,14 @@ def drop_in_hsdp():
 def tensors_smaller_than_the_world():
     """Some ranks have no element of some tensors."""
 
-    def change(model):
-        model.norm = nn.Sequential(model.norm, nn.Linear(32, 1, bias=True), Widen()).bfloat16()
-
-    opt, model, _ = exact(change=change, max_norm=2.0)
+    opt, model, _ = exact(change=with_small_tensors, max_norm=2.0)
     empty = [p for p in model.parameters() if p.requires_grad and not p._local_tensor.numel()]
     assert bool(empty) == (RANK > 0)
     assert all(float(opt.state[p]["step"]) == STEPS for p in empty)
+
+
+def with_small_tensors(model):
+    model.norm = nn.Sequential(model.norm, nn.Linear(32, 1, bias=True), Widen()).bfloat16()
 
 
 class Widen(nn.Module):
@@ -407,6 +408,43 @@ def resume():
         load_distributed(folder, again, other)
         train(again, other, reference, steps=2, first=2)
         compare(again, other, reference)
+
+
+def leaves_a_checkpoint(folder, kind):
+    """For other_ranks_go_on(), with the whole tensors of its reference beside it."""
+    opt, model, reference = start(
+        kind=kind, change=with_small_tensors, max_norm=2.0, overlap="both"
+    )
+    train(opt, model, reference, steps=2)
+    save_distributed(folder, opt, model)
+    if RANK == 0:
+        whole = reference.model.state_dict()
+        states = [reference.opt.state.get(p) for p in reference.model.parameters()]
+        torch.save((whole, states), f"{folder}/reference")
+
+
+def other_ranks_go_on(folder, kind):
+    """State and weights have the same bits in another number of ranks, and so has what follows."""
+    opt, model, reference = start(
+        kind=kind, change=with_small_tensors, max_norm=2.0, overlap="both"
+    )
+    load_distributed(folder, opt, model)
+    whole, states = torch.load(f"{folder}/reference")
+    reference.model.load_state_dict(whole)
+    for p, q, state in zip(
+        reference.model.parameters(), reference.twin.parameters(), states
+    ):
+        if state is not None:
+            reference.opt.state[p] = state
+        with torch.no_grad():
+            q._local_tensor.copy_(hocket.ranks.part_of(q, p))
+    opt.bind()
+    compare(opt, model, reference)
+    train(opt, model, reference, steps=2, first=2)
+    compare(opt, model, reference)
+
+
+CASES.update({each.__name__: each for each in (leaves_a_checkpoint, other_ranks_go_on)})
 
 
 @slow
@@ -601,7 +639,8 @@ def main() -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore" if DEVICE == "cuda" else "default")
-                CASES[line.strip()]()
+                name, *arguments = line.split()
+                CASES[name](*arguments)
             text = "ok"
         except Exception:  # noqa: BLE001
             text = json.dumps(traceback.format_exc())

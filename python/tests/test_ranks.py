@@ -96,13 +96,36 @@ def runs():
 
 @pytest.mark.parametrize("name, size", list(runs()))
 def test_ranks(worlds, name, size):
-    answers = worlds.run(size, name)
+    check(worlds.run(size, name))
+
+
+def check(answers):
     texts = [
         f"rank {rank}: {json.loads(answer) if answer else 'no answer'}"
         for rank, answer in enumerate(answers)
         if answer != "ok"
     ]
     assert not texts, "\n".join(texts)
+
+
+@pytest.mark.parametrize(
+    "saved, kind, loaded, other",
+    [
+        (2, "fsdp", 1, "fsdp"),
+        *(
+            pytest.param(*worlds, marks=pytest.mark.full)
+            for worlds in (
+                (1, "fsdp", 2, "fsdp"),
+                (2, "fsdp", 3, "fsdp"),
+                (2, "fsdp", 4, "hsdp"),
+                (4, "hsdp", 3, "fsdp"),
+            )
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_number_of_ranks(worlds, tmp_path, saved, kind, loaded, other):
+    check(worlds.run(saved, f"leaves_a_checkpoint {tmp_path} {kind}"))
+    check(worlds.run(loaded, f"other_ranks_go_on {tmp_path} {other}"))
 
 
 def test_a_rank_that_is_killed(worlds):
