@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Which subgroups run ahead of the norm: as many as have room for their spares in host memory. */
+/* Which subgroups run ahead of the norm: as many as have room for their spares in host memory, or
+ * as few as are as fast. */
 #include "sim/ahead.h"
-#include "sim/forecast.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/graph/bytes.h"
+#include "sim/held.h"
+
+#define AS_FAST 0.005 /* plans within 0.5 % of a micro-step are as fast */
 
 hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_bytes *left,
                          hk_error *err) {
@@ -21,4 +29,88 @@ hk_status hk_plan_run_ahead(hk_plan *plan, const hk_machine *machine, hk_error *
   HK_TRY(hk_plan_spares(plan, machine, &spares, err));
   hk_plan_run_ahead_within(plan, spares, plan->n_subgroups - 1);
   return HK_OK;
+}
+
+/* -- Fewer spares ------------------------------------------------------------------------------ */
+
+/* Lets only the `n` deepest of the subgroups that run ahead do so. */
+static void keep_deepest(hk_plan *plan, size_t n) {
+  for (size_t s = plan->n_subgroups; s-- > 0;) {
+    hk_plan_subgroup *subgroup = &plan->subgroups[s];
+    if (!subgroup->ahead) continue;
+    if (n > 0)
+      n--;
+    else
+      subgroup->ahead = subgroup->early = subgroup->held_staged = false;
+  }
+}
+
+static hk_status forecast_with(const hk_forecast *all, size_t n, const hk_machine *machine,
+                               hk_forecast *f, hk_error *err) {
+  hk_plan plan;
+  HK_TRY(hk_plan_copy(&all->plan, &plan, err));
+  keep_deepest(&plan, n);
+  HK_TRY(hk_forecast_make(&plan, machine, NULL, f, err));
+  memcpy(f->sums, all->sums, sizeof f->sums);
+  return hk_held_add(f, all->clip_share, machine, err);
+}
+
+/* Whether `fewer` is as fast. Without early weights sums of several micro-steps may leave the GPU,
+ * which costs more than simulation has (overlap_search.c). */
+static bool as_fast(const hk_forecast *fewer, const hk_forecast *all) {
+  const double most = 1 + AS_FAST / all->plan.job.grad_accum;
+  return fewer->feasible &&
+         (double)hk_forecast_mean(fewer) <= most * (double)hk_forecast_mean(all) &&
+         hk_plan_passing_share(&fewer->plan) <= hk_plan_passing_share(&all->plan);
+}
+
+hk_status hk_ahead_fewest(hk_forecast *best, const hk_machine *machine, hk_error *err) {
+  size_t least = 0, enough = 0;
+  hk_forecast all = *best, fewest = {0};
+  for (size_t s = 0; s < all.plan.n_subgroups; s++) enough += all.plan.subgroups[s].ahead;
+  const size_t step = enough / 32 + 1;
+  hk_status status = HK_OK;
+  for (size_t n = 0; least < enough && status == HK_OK; n = (least + enough) / 2) {
+    hk_forecast fewer = {0};
+    status = forecast_with(&all, n, machine, &fewer, err);
+    const bool fast = status == HK_OK && as_fast(&fewer, &all);
+    if (fast) {
+      const hk_forecast replaced = fewest;
+      fewest = fewer;
+      fewer = replaced;
+      enough = n;
+    } else {
+      least = n + step;
+    }
+    hk_forecast_free(&fewer);
+  }
+  if (fewest.plan.subgroups == NULL) return status;
+  *best = fewest;
+  hk_forecast_free(&all);
+  return status;
+}
+
+const char *hk_ahead_reason(const hk_forecast *best, const hk_machine *machine, char *buffer,
+                            size_t size) {
+  const hk_plan *plan = &best->plan;
+  const hk_bytes spares = hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
+  const double cpu = (double)hk_plan_on_route(plan, HK_ROUTE_CPU);
+  const double ahead = (double)hk_plan_ahead(plan);
+  hk_error unknown = {0};
+  hk_bytes room = 0;
+  char a[16], b[16], rest[100] = "";
+  buffer[0] = '\0';
+  if (plan->overlap != HK_OVERLAP_BOTH || cpu == 0) return buffer;
+  if (ahead == 0) {
+    snprintf(buffer, size, "Nothing runs ahead of the norm, so that there are no spares.");
+    return buffer;
+  }
+  if (ahead < cpu && hk_plan_spares(plan, machine, &room, &unknown) == HK_OK)
+    snprintf(rest, sizeof rest, " (host memory has room for %s)",
+             hk_format_bytes(room, b, sizeof b));
+  snprintf(buffer, size,
+           "The CPU may update %.0f %% of its part ahead of the norm, into %s of "
+           "spares%s.",
+           100 * ahead / cpu, hk_format_bytes(spares, a, sizeof a), rest);
+  return buffer;
 }

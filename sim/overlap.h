@@ -22,12 +22,11 @@
 typedef struct {
   hk_forecast best;
   int simulations;
-  hk_ns closed_form_ns;  /* of `best` */
-  hk_bytes gpu_state;    /* state on each GPU in `best` */
-  hk_bytes gpu_limit;    /* upper limit of that state */
-  bool limit_given;      /* true: the user set gpu_limit; false: activations leave that much */
-  hk_ns none_ns;         /* an iteration of the same plan without an overlap */
-  hk_bytes spares_limit; /* host memory per rank that was available for spares */
+  hk_ns closed_form_ns; /* of `best` */
+  hk_bytes gpu_state;   /* state on each GPU in `best` */
+  hk_bytes gpu_limit;   /* upper limit of that state */
+  bool limit_given;     /* true: the user set gpu_limit; false: activations leave that much */
+  hk_ns none_ns;        /* an iteration of the same plan without an overlap */
 } hk_overlap_search_result;
 
 /* The best plan that fits: of the plans within 0.5 % of a micro-step of the fastest, the one with
@@ -41,8 +40,9 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
 hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine, hk_ns *period,
                                  hk_error *err);
 
-/* The reasons for that plan, in sentences. Returns `buffer`. */
-const char *hk_overlap_reason(const hk_overlap_search_result *result, const hk_machine *machine,
-                              char *buffer, size_t size);
+/* The reasons for that plan, in sentences. `best`: result->best, or what hk_ahead_fewest made of
+ * it. Returns `buffer`. */
+const char *hk_overlap_reason(const hk_overlap_search_result *result, const hk_forecast *best,
+                              const hk_machine *machine, char *buffer, size_t size);
 
 #endif

@@ -411,7 +411,6 @@ static hk_status search(hk_search *s, const hk_plan_settings *settings,
   result->gpu_state = state_on_gpu(&result->best.plan);
   result->gpu_limit = s->gpu_limit;
   result->simulations = s->n + 1; /* with that of the limit */
-  HK_TRY(hk_plan_spares(&result->best.plan, s->machine, &result->spares_limit, err));
   return hk_overlap_closed_form(&result->best.plan, s->machine, &result->closed_form_ns, err);
 }
 
@@ -460,23 +459,12 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
     if (used < size) used += (size_t)snprintf(buffer + used, size - used, __VA_ARGS__); \
   } while (0)
 
-const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_machine *machine,
-                              char *buffer, size_t size) {
-  const hk_forecast *f = &r->best;
+const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_forecast *f,
+                              const hk_machine *machine, char *buffer, size_t size) {
   const hk_plan *plan = &f->plan;
-  const double cpu = (double)hk_plan_on_route(plan, HK_ROUTE_CPU);
   char a[16], b[16];
   size_t used = 0;
   buffer[0] = '\0';
-  if (plan->overlap == HK_OVERLAP_BOTH) {
-    const double ahead = (double)hk_plan_ahead(plan);
-    const hk_bytes spares = hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
-    SAY("The CPU may update %.0f %% of its part ahead of the norm, into %s of spares",
-        cpu > 0 ? 100 * ahead / cpu : 0, hk_format_bytes(spares, a, sizeof a));
-    if (ahead < cpu)
-      SAY(" (host memory has room for %s)", hk_format_bytes(r->spares_limit, b, sizeof b));
-    SAY(". ");
-  }
   SAY("The first blocks keep %s of state on each GPU, where %s %s.",
       hk_format_bytes(r->gpu_state, a, sizeof a),
       r->limit_given ? "--gpu-memory allows" : "activations leave",

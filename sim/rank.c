@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "sim/accumulation.h"
+#include "sim/ahead.h"
 #include "sim/forecast.h"
 #include "sim/held.h"
 #include "sim/overlap.h"
@@ -249,11 +250,13 @@ static void say_pace(hk_ranking *ranking, const hk_pace *pace) {
 }
 
 /* With an overlap: reasons about the iteration instead of the update. */
-static void say_why_overlapped(hk_ranking *ranking, const char *searched) {
+static void say_why_overlapped(hk_ranking *ranking, const hk_machine *machine,
+                               const hk_overlap_search_result *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
-  char text[320];
+  char text[1000];
+  if (*hk_ahead_reason(best, machine, text, sizeof text)) say(ranking, text);
   if (strcmp(best->plan.policy, "overlapped") == 0) {
-    say(ranking, searched);
+    say(ranking, hk_overlap_reason(searched, best, machine, text, sizeof text));
   } else {
     snprintf(text, sizeof text, "An iteration takes %.2f x its lower bound (%s).",
              (double)best->iteration_ns / (double)hk_max(1, best->period_bound.period_ns),
@@ -285,7 +288,8 @@ static void say_training(hk_ranking *ranking, const hk_forecast *best) {
   say(ranking, text);
 }
 
-static void say_why(hk_ranking *ranking, const char *searched) {
+static void say_why(hk_ranking *ranking, const hk_machine *machine,
+                    const hk_overlap_search_result *searched) {
   const hk_forecast *best = &ranking->forecasts[0];
   char text[320];
   say_shares(ranking, best);
@@ -293,7 +297,7 @@ static void say_why(hk_ranking *ranking, const char *searched) {
   char sums[700];
   if (*hk_accumulation_reason(best, sums, sizeof sums)) say(ranking, sums);
   if (best->plan.overlap != HK_OVERLAP_NONE) {
-    say_why_overlapped(ranking, searched);
+    say_why_overlapped(ranking, machine, searched);
     return;
   }
   say_training(ranking, best);
@@ -342,21 +346,19 @@ static bool searches(const hk_plan_settings *settings, const hk_ranking_options 
 
 /* Adds the plan of hk_overlap_search, or puts it in place of a candidate with the same schedule. */
 static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const hk_machine *machine,
-                              const hk_job *job, const hk_plan_settings *settings, char *reason,
-                              size_t size, hk_error *err) {
-  hk_overlap_search_result found;
-  HK_TRY(hk_overlap_search(model, machine, job, settings, &found, err));
-  hk_overlap_reason(&found, machine, reason, size);
-  ranking->simulations = found.simulations;
-  ranking->closed_form_ns = found.closed_form_ns;
-  ranking->gpu_limit = found.gpu_limit;
-  for (size_t i = 0; i < ranking->n; i++) {
-    if (!same_schedule(&ranking->forecasts[i].plan, &found.best.plan)) continue;
+                              const hk_job *job, const hk_plan_settings *settings,
+                              hk_overlap_search_result *found, hk_error *err) {
+  HK_TRY(hk_overlap_search(model, machine, job, settings, found, err));
+  ranking->simulations = found->simulations;
+  ranking->closed_form_ns = found->closed_form_ns;
+  ranking->gpu_limit = found->gpu_limit;
+  size_t i = 0;
+  while (i < ranking->n && !same_schedule(&ranking->forecasts[i].plan, &found->best.plan)) i++;
+  if (i < ranking->n)
     hk_forecast_free(&ranking->forecasts[i]);
-    ranking->forecasts[i] = found.best;
-    return HK_OK;
-  }
-  ranking->forecasts[ranking->n++] = found.best;
+  else
+    ranking->n++;
+  ranking->forecasts[i] = found->best;
   return HK_OK;
 }
 
@@ -480,7 +482,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   list_candidates(&candidates, options, model, job, settings);
   if (candidates.n == 0) return refuse(options, err);
   const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
-  char searched[1000] = "";
+  hk_overlap_search_result searched = {0}; /* its plan is in the ranking */
   hk_plan *plans = calloc(most, sizeof *plans);
   ranking->forecasts = calloc(most + 2 * listed + 4, sizeof *ranking->forecasts);
   size_t *origin = calloc(most, sizeof *origin);
@@ -506,7 +508,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
       status = hk_pace_flush(&ranking->forecasts[i], settings->flush == NULL, machine, err);
   }
   if (status == HK_OK && searches(settings, options)) {
-    status = add_searched(ranking, model, machine, job, settings, searched, sizeof searched, err);
+    status = add_searched(ranking, model, machine, job, settings, &searched, err);
   }
   for (size_t i = 0; i < most; i++) hk_plan_free(&plans[i]);
   free(plans);
@@ -519,13 +521,15 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   sort(ranking);
   status = add_ratios(ranking, &candidates, model, machine, job, settings, options, err);
   if (status == HK_OK) status = add_held(ranking, settings, machine, err);
+  if (status == HK_OK && ranking->n_fit > 0 && !options->quick)
+    status = hk_ahead_fewest(&ranking->forecasts[0], machine, err);
   if (status == HK_OK && paces(settings, options)) status = add_paced(ranking, machine, err);
   if (status != HK_OK) {
     hk_ranking_free(ranking);
     return status;
   }
   if (ranking->n_fit > 0) {
-    say_why(ranking, searched);
+    say_why(ranking, machine, &searched);
   } else {
     say_why_not(ranking);
   }

@@ -173,9 +173,11 @@ static void fill_row(hk_row_error *row, times nominal, const times drawn[HK_DRAW
   }
 }
 
+/* Whether a is slower than b. The first of a ranking may be a little slower than others, with less
+ * host memory. */
 static bool is_separated(const hk_forecast *a, const hk_row_error *ea, const hk_forecast *b,
                          const hk_row_error *eb) {
-  const double d = fabs(log_ratio(a->iteration_ns, b->iteration_ns));
+  const double d = log_ratio(a->iteration_ns, b->iteration_ns);
   double squares = 0;
   for (int k = 0; k < HK_DRAWS; k++) {
     const double off = ea->draws[k] - eb->draws[k];

@@ -8,8 +8,8 @@
  * The error of the simulator itself (docs/fidelity.md) comes on top.
  *
  * Two schedules are compared on common draws, so that what slows both cancels: with d = ln(a / b)
- * of the forecasts and d_k of the draws, they are separated if |d| > 1.96 x rms(d_k - d). The first
- * row leads a group. Each further row joins the group unless it is separated from the group's
+ * of the forecasts and d_k of the draws, a is separated from b if d > 1.96 x rms(d_k - d). The
+ * first row leads a group. Each further row joins the group unless it is separated from the group's
  * leader; then it leads the next group. Rows of a group have its leader's rank and are tied. */
 #ifndef HK_SIM_UNCERTAINTY_H
 #define HK_SIM_UNCERTAINTY_H

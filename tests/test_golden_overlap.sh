@@ -45,7 +45,9 @@ job=(--model llama-2-7b --micro-batch 4 "${machine[@]}" --overlap both)
 ok plan "${job[@]}" --max-norm 1.0
 prints "^clipped: [0-9.]+ ms an iteration in which clipping acts"
 prints "^--max-norm without --clip-share: schedules are compared as if clipping acted"
-ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5
+ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5 --json
+holds "'Nothing runs ahead of the norm, so that there are no spares.' in reason"
+ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5 --gpu-memory 8G
 prints "^mean: [0-9.]+ ms if clipping acts in 50 % of the steps"
 ! grep -q "without --clip-share" out || fail "--clip-share is ignored"
 python3 -c "import sys; sys.exit(not ${period[both]} < ${period[forward]} < ${period[none]})" ||
