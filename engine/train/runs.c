@@ -23,6 +23,10 @@ static hk_status settle(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
+void hk_engine_set_threads(hk_engine *e, int threads) {
+  hk_team_limit(e->team, threads);
+}
+
 hk_status hk_training_settle(hk_engine *e, hk_error *err) {
   if (hk_training_state_of(e) != HK_STEPPED) return hk_engine_refuse_failed(e, err);
   pthread_rwlock_wrlock(&e->training->waiters);
@@ -45,10 +49,23 @@ static bool may_run_ahead(const hk_engine *e) {
   return e->plan.overlap == HK_OVERLAP_BOTH && t->last_scale != 0 && hk_clip_runs_ahead(&t->clip);
 }
 
+void hk_training_adapt(hk_engine *e, hk_step_kind kind, hk_ns time) {
+  struct hk_training *t = e->training;
+  const double rate = e->cpu_busy > 0 ? (double)e->cpu_done / (double)e->cpu_busy * 1e9 : 0;
+  hk_adapt_note(&t->adapt, e->step, (int)kind, time, rate);
+  if (t->adapt.on) hk_team_limit(e->team, t->adapt.threads);
+  e->cpu_busy = 0;
+  e->cpu_done = 0;
+}
+
 /* A run begins with the first gradient of an iteration: notes how long the last one took. */
-static void time_iteration(struct hk_training *t) {
+static void time_iteration(hk_engine *e) {
+  struct hk_training *t = e->training;
   const hk_ns now = hk_now();
-  if (t->kind != HK_STEP_KINDS) hk_clip_note_time(&t->clip, t->kind, now - t->begun_at);
+  if (t->kind != HK_STEP_KINDS) {
+    hk_clip_note_time(&t->clip, t->kind, now - t->begun_at);
+    hk_training_adapt(e, t->kind, now - t->begun_at);
+  }
   t->begun_at = now;
   t->kind = HK_STEP_KINDS;
 }
@@ -78,7 +95,7 @@ hk_status hk_training_begin(hk_engine *e, hk_error *err) {
   HK_TRY(hk_training_settle(e, err));
   HK_TRY(hk_engine_take_work(e, err));
   if (!hk_training_overlaps(e)) return HK_OK;
-  time_iteration(t);
+  time_iteration(e);
   t->tried = may_run_ahead(e);
   t->hold = !t->tried;
   if (!t->hold) assume(e);

@@ -99,6 +99,8 @@ static hk_status list_blocks(hk_engine *e, hk_error *err) {
 hk_status hk_training_open(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
+  hk_adapt_begin(&t->adapt, hk_team_members(e->team),
+                 e->options.adapt ? hk_team_threads(e->team) : 1);
   t->flush = hk_executor_stream(e->executor, HK_LANE_FLUSH);
   if (t->flush == NULL) {
     t->own_flush = true;
@@ -342,6 +344,7 @@ hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_r
     if (status == HK_OK && !hk_training_overlaps(e) && !report->skipped) {
       status = hk_training_settle(e, err);
       report->update = t->elapsed;
+      hk_training_adapt(e, HK_STEP_HELD, t->elapsed);
     }
   }
   t->factor = 1;

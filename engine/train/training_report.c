@@ -110,7 +110,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   hk_put_string(root, "notes", e->notes, &ok);
   hk_put_number(root, "tensors", (double)e->n_params, &ok);
   hk_put_number(root, "blocks", (double)e->training->n_blocks, &ok);
-  hk_put_number(root, "cpu_threads", hk_team_threads(e->team), &ok);
+  hk_put_number(root, "cpu_threads", hk_team_members(e->team), &ok);
   hk_put_number(root, "steps", (double)hk_engine_step_number(e), &ok);
   hk_put_number(root, "operations", (double)e->graph.n_ops, &ok);
   put_routes(e, root, &ok);
