@@ -85,12 +85,12 @@ def _simulate(plan: str, document: Dict[str, Any], folder: str, job: Any, overla
 
 
 FORECAST = ("period_ms", "iteration_ms", "fwd_ms", "bwd_ms", "update_ms", "exposed_update_ms",
-            "ahead_params", "host_peak_bytes")
+            "ahead_params", "host_peak_bytes", "clipped_ms")
 
 
 def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             cpu_threads: Optional[int],
-            memory: Dict[str, int], state: str = "fp32") -> Tuple[Dict[str, Any], Optional[str]]:
+            memory: Dict[str, int], settings: Dict[str, str]) -> Tuple[Dict[str, Any], Optional[str]]:
     """The simulator's prediction of a row before it runs, and the simulated plan (JSON text); None
     where the plan is a file.
 
@@ -98,12 +98,14 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
         plan: as of resolve; "auto" is chosen by the hocket program here, too.
         profiled: what hocket.profile has measured.
         memory: bytes that the row may take, "gpu_memory" and "host_memory".
-        state: the format of state.
+        settings: the row's; "state", "accumulation_steps" and "clip_share" are predicted, too.
     """
     simulated: Optional[str] = None
-    threads = cpu_threads
+    threads, state = cpu_threads, settings.get("state", "fp32")
     if plan == "none" and not threads:
         threads = default_threads(overlap)
+    micro_steps = (["--grad-accum", settings["accumulation_steps"]]
+                   if "accumulation_steps" in settings else [])
     with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
         out = os.path.join(folder, "plan.json")
         if plan == "auto":
@@ -114,6 +116,9 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
                      state, "-o", out]
             if overlap != "none":
                 given += ["--overlap", overlap]
+            given += micro_steps
+            if "clip_share" in settings:
+                given += ["--clip-share", settings["clip_share"]]
             for name, limit in memory.items():
                 given += ["--" + name.replace("_", "-"), str(limit)]
             if threads:
@@ -122,7 +127,7 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             answer = run(["simulate", out])
         elif _split(plan)[0] in POLICIES:
             answer = _simulate(plan, profiled, folder, job, overlap, threads,
-                               ["--state", state, "-o", out])
+                               ["--state", state, *micro_steps, "-o", out])
         else:
             answer = run(["simulate", plan])
         if os.path.exists(out):

@@ -229,8 +229,8 @@ class Hocket(Row):
         self.plan = job.plans.get(job.spec) or plans.resolve(
             plans.wanted(self, job), self.model, job, overlap, given["cpu_threads"])
         if job.spec in job.plans:
-            given.pop("gpu_memory", None)  # the plan has chosen what it holds
-            given.pop("host_memory", None)
+            for name in ("gpu_memory", "host_memory", "clip_share"):
+                given.pop(name, None)  # the plan has chosen what it holds
         self.optimizer: Any = hocket.AdamW(
             self.model.parameters(), lr=workload.LR, betas=workload.BETAS, eps=workload.EPS,
             weight_decay=workload.WEIGHT_DECAY, max_norm=workload.MAX_NORM, overlap=overlap,

@@ -169,8 +169,10 @@ def _predictions(measured: List[Dict[str, Any]]) -> List[str]:
         if not found:
             continue
         phases = entry["phases_ms"]
-        parts = [_against("iteration", found.get("period_ms") or found.get("iteration_ms"),
-                          steady(entry))]
+        period = found.get("period_ms") or found.get("iteration_ms")
+        if entry.get("clip") == "always":  # the engine soon expects it: nothing runs ahead
+            period = found.get("clipped_ms") or period
+        parts = [_against("iteration", period, steady(entry))]
         if entry["row"].startswith("hocket-none"):
             parts += [_against("forward", found.get("fwd_ms"), phases["forward"]),
                       _against("backward", found.get("bwd_ms"), phases["backward"]),

@@ -359,8 +359,7 @@ def forecasts(job: rows.Job, specs: List[str], reporter: Reporter) -> None:
             memory.setdefault("host_memory", hocket._abi.host_memory())
             try:
                 found, simulated = plans.predict(plan, profiled, job, kind.overlap,
-                                                 int(threads) if threads else None, memory,
-                                                 settings.get("state", "fp32"))
+                                                 int(threads) if threads else None, memory, settings)
             except (RuntimeError, ValueError, OSError) as error:
                 reporter.say(event="failed", row=spec, micro_batch=micro_batch,
                              why=f"prediction: {error}"[:400])
