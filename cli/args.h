@@ -150,8 +150,6 @@
   X(DESCRIPTION, "description", 0, TEXT, description, "TEXT", 0, 0,                                \
     "one line about the new profile (default: its parts)")                                         \
   X(STORE, "store", 0, FLAG, store, NULL, 0, 0, "store the new profile")                           \
-  X(DISK, "disk", 0, TEXT, disk, "FOLDER", 0, 0,                                                   \
-    "also measure a disk: read and write a file in this folder")                                   \
   X(RESUME, "resume", 0, FLAG, resume, NULL, 0, 0, "continue the latest unfinished calibration")   \
   X(REPLACE, "replace", 0, FLAG, replace, NULL, 0, 0,                                              \
     "replace the stored profile of the same name")                                                 \
@@ -247,7 +245,7 @@ typedef struct {
   double clip_share;
   double max_norm; /* 0: no clipping */
   const char *timeline, *checkpoint_file;
-  const char *name, *disk;
+  const char *name;
   const char *gpu, *pcie, *dram, *cpu, *nvlink, *network, *without, *description;
   int64_t cores, numa;       /* 0: not given */
   double budget, target;     /* 0: not given; target in % */

@@ -82,8 +82,8 @@ void hk_help_man(void); /* the man page, to stdout */
  * NULL: HK_INPUT. */
 hk_status hk_help_completion(const char *shell, hk_error *err);
 /* What the script asks for: all that completes the last of the words after "hocket", a line each,
- * "WORD<tab>DESCRIPTION". ":files" and ":folders": also paths; ":model" and ":machine": also names
- * that `hocket model list` and `hocket machine list` print. */
+ * "WORD<tab>DESCRIPTION". ":files": also paths; ":model" and ":machine": also names that `hocket
+ * model list` and `hocket machine list` print. */
 void hk_help_complete(int n, char **words);
 
 /* Help texts, to stdout. `group`: first word of two-word commands ("model"). */

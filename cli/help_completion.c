@@ -64,8 +64,6 @@ static bool offer_values(const char *typed, const char *word) {
     puts(":model\n:files");
   else if (id == HK_OPT_MACHINE)
     puts(":machine\n:files");
-  else if (id == HK_OPT_DISK)
-    puts(":folders");
   else if (strcmp(option->value, "FILE") == 0)
     puts(":files");
   return true;
@@ -114,7 +112,6 @@ static const char bash[] =
     "    words=()\n"
     "    case $line in\n"
     "      :files) mapfile -t words < <(compgen -f -- \"$current\") ;;\n"
-    "      :folders) mapfile -t words < <(compgen -d -- \"$current\") ;;\n"
     "      :*) mapfile -t words < <(compgen -W \"$(\"${COMP_WORDS[0]}\" \"${line#:}\"" NAMES
     ")\" -- \"$current\") ;;\n"
     "      *) words=(\"$line\") ;;\n"
@@ -136,7 +133,6 @@ static const char zsh[] =
     "    case $line in\n"
     "      '') ;;\n"
     "      :files) _files ;;\n"
-    "      :folders) _files -/ ;;\n"
     "      :*) compadd -- ${(f)\"$(hocket ${line#:}" NAMES
     ")\"} ;;\n"
     "      *) described+=(\"${${line%%$tab*}//:/\\\\:}:${line#*$tab}\") ;;\n"
@@ -155,8 +151,6 @@ static const char fish[] =
     "    switch $line\n"
     "      case :files\n"
     "        __fish_complete_path \"$current\"\n"
-    "      case :folders\n"
-    "        __fish_complete_directories \"$current\" ''\n"
     "      case ':*'\n"
     "        hocket (string sub -s 2 $line)" NAMES
     "\n"

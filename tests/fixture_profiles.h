@@ -71,7 +71,7 @@ static const hk_probe probes[] = {
      .n_loads = 2,
      .loads = {{.kind = HK_LOAD_H2D, .gpu = 1, .chunk = 1 << 24},
                {.kind = HK_LOAD_ADAMW_CPU, .threads = 4, .chunk = 65536}}},
-    {.name = "sync", .n_loads = 1, .loads = {{.kind = HK_LOAD_SYNC}}},
+    {.name = "hop", .n_loads = 1, .loads = {{.kind = HK_LOAD_HOP}}},
 };
 
 static inline void open_campaign(hk_campaign *campaign) {

@@ -108,11 +108,10 @@ static void test_full_list(void **state) {
   options.gpus = 2;
   options.host_bytes = options.host.memory = 64 * HK_MIB;
   options.device_bytes = 32 * HK_MIB;
-  options.disk = ".";
   hk_stand *stand = open_stand(&options);
   hk_probe_scope scope;
   hk_stand_scope(stand, &scope);
-  assert_true(scope.gpus == 2 && scope.cores == 2 && scope.peers && scope.disk);
+  assert_true(scope.gpus == 2 && scope.cores == 2 && scope.peers);
   assert_true(scope.host_bytes == 64 * HK_MIB && scope.device_bytes == 32 * HK_MIB);
   run_all(stand, false);
   hk_stand_close(stand);
@@ -197,8 +196,6 @@ static void test_refused(void **state) {
       {.kind = HK_LOAD_ADAMW_GPU, .chunk = 1 << 30},
       {.kind = HK_LOAD_MATMUL, .chunk = 64, .n = 64},
       {.kind = HK_LOAD_MATMUL, .chunk = 1 << 20, .n = 1 << 20, .k = 1 << 20},
-      {.kind = HK_LOAD_DRAM_READ, .threads = 1, .chunk = 100},
-      {.kind = HK_LOAD_DISK_READ, .chunk = HK_MIB},
   };
   hk_error err;
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -209,7 +206,7 @@ static void test_refused(void **state) {
   const hk_probe two = probe_of("two teams", cpu, &cpu);
   assert_int_equal(hk_stand_run(stand, &two, WISH, true, values, &err), HK_INPUT);
   const hk_probe shared =
-      probe_of("dram", (hk_load){.kind = HK_LOAD_DRAM_READ, .threads = 1, .chunk = HK_MIB}, &cpu);
+      probe_of("hop", (hk_load){.kind = HK_LOAD_HOP, .chunk = 64 * HK_KIB}, &cpu);
   assert_int_equal(hk_stand_run(stand, &shared, WISH, true, values, &err), HK_INPUT);
   hk_stand_close(stand);
 }
@@ -313,9 +310,9 @@ static void check_noticed(hk_stand *stand, hk_load load, bool *illness, const ch
 
 static void test_wrong_copies(void **state) {
   (void)state;
-  static const hk_load_kind kinds[] = {
-      HK_LOAD_H2D,          HK_LOAD_D2H,          HK_LOAD_H2D_PINNED, HK_LOAD_D2H_PINNED,
-      HK_LOAD_H2D_PAGEABLE, HK_LOAD_D2H_PAGEABLE, HK_LOAD_H2D_CACHED, HK_LOAD_PEER};
+  static const hk_load_kind kinds[] = {HK_LOAD_H2D,          HK_LOAD_D2H,
+                                       HK_LOAD_H2D_PAGEABLE, HK_LOAD_D2H_PAGEABLE,
+                                       HK_LOAD_H2D_CACHED,   HK_LOAD_PEER};
   hk_stand *stand = open_erring();
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     const hk_load load = {.kind = kinds[i], .chunk = HK_MIB};
@@ -472,20 +469,6 @@ static void test_open_options(void **state) {
   hk_stand_close(stand);
 }
 
-/* -- Disk -------------------------------------------------------------------------------------- */
-
-static void test_no_disk(void **state) {
-  (void)state;
-  hk_stand_options options = small();
-  options.disk = "/nonexistent/folder";
-  hk_stand *stand = open_stand(&options);
-  hk_error err;
-  const hk_load load = {.kind = HK_LOAD_DISK_WRITE, .chunk = HK_MIB};
-  assert_int_equal(run_one(stand, load, true, NULL, &err), HK_ENVIRONMENT);
-  assert_non_null(strstr(err.message, "/nonexistent/folder: cannot be made"));
-  hk_stand_close(stand);
-}
-
 /* -- Threads beside a team --------------------------------------------------------------------- */
 
 static void *note_cpus(void *arg) {
@@ -532,7 +515,6 @@ int main(void) {
       cmocka_unit_test(test_lost_device),
       cmocka_unit_test(test_failing_open),
       cmocka_unit_test(test_open_options),
-      cmocka_unit_test(test_no_disk),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -179,18 +179,18 @@ static void only_accepted_options_are_taken(void **state) {
 static void printed_arguments_parse_to_the_same(void **state) {
   (void)state;
   char line[] =
-      "calibrate --quick --backend host --memory 256M --target 0.5 --name here --json --seed 0 "
-      "--disk /a_b/c.d";
+      "calibrate --quick --backend host --memory 256M --target 0.5 --json --seed 0 --name "
+      "/a_b/c.d";
   const hk_option_set which = HK_OPTION(QUICK) | HK_OPTION(BACKEND) | HK_OPTION(MEMORY) |
-                              HK_OPTION(TARGET) | HK_OPTION(SEED) | HK_OPTION(DISK) |
+                              HK_OPTION(TARGET) | HK_OPTION(SEED) | HK_OPTION(NAME) |
                               HK_OPTION(GPUS);
   hk_args args, again;
   assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
   char text[200] = "calibrate", short_text[12];
   hk_args_again(&args, which, text + strlen(text), sizeof text - strlen(text));
   assert_string_equal(text,
-                      "calibrate --backend host --seed 0 --quick --target 0.5 --memory "
-                      "256000000 --disk /a_b/c.d");
+                      "calibrate --backend host --seed 0 --name /a_b/c.d --quick --target 0.5 "
+                      "--memory 256000000");
   assert_int_equal(parse(text, EVERYTHING, &again, NULL), HK_OK);
   assert_int_equal(again.given, args.given & which);
   assert_int_equal(again.backend, 1);
@@ -203,10 +203,10 @@ static void printed_arguments_parse_to_the_same(void **state) {
 static void printed_arguments_are_quoted_for_a_shell(void **state) {
   (void)state;
   const hk_args args = {
-      .given = HK_OPTION(DISK) | HK_OPTION(STRIDE), .disk = "/my disk", .stride = HK_STRIDE_AUTO};
+      .given = HK_OPTION(NAME) | HK_OPTION(STRIDE), .name = "my machine", .stride = HK_STRIDE_AUTO};
   char text[64];
   assert_string_equal(hk_args_again(&args, EVERYTHING, text, sizeof text),
-                      " --stride auto --disk '/my disk'");
+                      " --stride auto --name 'my machine'");
 }
 
 int main(void) {

@@ -90,7 +90,7 @@ static void check_series(const cJSON *list) {
   assert_true(fabs(number_at(load, "median") / (value_of(1, 3, 0) + 500.125) - 1) < 1e-5);
   assert_true(number_at(load, "low") < number_at(load, "high"));
   assert_string_equal(at(load->next, "load")->valuestring, "adamw_cpu");
-  assert_string_equal(at(at(list, "sync"), "failed")->valuestring, "no such thing here");
+  assert_string_equal(at(at(list, "hop"), "failed")->valuestring, "no such thing here");
 }
 
 static void a_saved_fit_is_a_whole_document(void **state) {

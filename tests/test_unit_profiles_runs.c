@@ -26,7 +26,7 @@ static void samples_come_back_in_order_and_exact(void **state) {
         assert_true(series->values[round * (size_t)probes[i].n_loads + (size_t)load] ==
                     value_of(i, round, load));
   }
-  assert_int_equal(hk_campaign_find(&campaign, "sync")->rounds, 0);
+  assert_int_equal(hk_campaign_find(&campaign, "hop")->rounds, 0);
   hk_campaign_free(&campaign);
   hk_store_close(store);
 }

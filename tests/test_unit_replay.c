@@ -234,7 +234,7 @@ static void test_not_replayable(void **state) {
   hk_graph g;
   double rate;
   const hk_machine m = node();
-  hk_load load = {.kind = HK_LOAD_DISK_READ, .chunk = MIB};
+  hk_load load = {.kind = HK_LOAD_MEMORY, .chunk = MIB};
   hk_probe p = probe_of(&load, 1);
   assert_false(hk_replay_can(&p));
   assert_int_equal(hk_replay_graph(&p, (double[]){1}, &g, &err), HK_INPUT);

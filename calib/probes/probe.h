@@ -17,33 +17,27 @@
 /* Traits of a load, a set of bits. */
 enum {
   HK_TRAIT_NONE = 0,
-  HK_TRAIT_CPU = 1,         /* carried out by the CPU team */
-  HK_TRAIT_COPY = 2,        /* copies bytes from or to a GPU, which are verified */
-  HK_TRAIT_IN = 4,          /* to a GPU */
-  HK_TRAIT_SMALL_PAGES = 8, /* host memory: pinned small pages instead of registered huge ones */
-  HK_TRAIT_PAGEABLE = 16,   /* host memory: not pinned */
-  HK_TRAIT_LINK = 32,       /* moves pinned host memory over a GPU's link: the contention of host
-                               memory is fitted to these */
-  HK_TRAIT_DRAM = 64,       /* host memory bandwidth, without AdamW */
-  HK_TRAIT_CALL = 128,      /* runs on the calling thread, and gives one value for its whole run */
-  HK_TRAIT_SOLO = 256,      /* the only load of its probe, because it uses the arrays of others */
+  HK_TRAIT_CPU = 1,       /* carried out by the CPU team */
+  HK_TRAIT_COPY = 2,      /* copies bytes from or to a GPU, which are verified */
+  HK_TRAIT_IN = 4,        /* to a GPU */
+  HK_TRAIT_PAGEABLE = 16, /* host memory: not pinned */
+  HK_TRAIT_LINK = 32,     /* moves pinned host memory over a GPU's link: the contention of host
+                             memory is fitted to these */
+  HK_TRAIT_CALL = 128,    /* runs on the calling thread, and gives one value for its whole run */
+  HK_TRAIT_SOLO = 256,    /* the only load of its probe, because it uses the arrays of others */
   HK_TRAIT_COPY_IN = HK_TRAIT_COPY | HK_TRAIT_IN,
   HK_TRAIT_ONE_CALL = HK_TRAIT_CALL | HK_TRAIT_SOLO,
 };
 
 /* X(NAME, text, unit of the value, operation that the simulator replays it as, traits, meaning)
  * HK_OP_KIND_COUNT: the simulator has no such operation; the probe determines a quantity directly
- * or is only reported. Values are rates, except those of SYNC and HOP (ns), MEMORY (B) and TURNS (a
+ * or is only reported. Values are rates, except those of HOP (ns), MEMORY (B) and TURNS (a
  * number). core/graph/bytes.h has the bytes a parameter of the CPU kernels. */
 #define HK_LOADS(X)                                                                               \
   X(H2D, "h2d", "B/s", STATE_H2D, HK_TRAIT_COPY_IN | HK_TRAIT_LINK,                               \
     "copies from registered huge pages to a GPU")                                                 \
   X(D2H, "d2h", "B/s", STATE_D2H, HK_TRAIT_COPY | HK_TRAIT_LINK,                                  \
     "copies from a GPU to registered huge pages")                                                 \
-  X(H2D_PINNED, "h2d_pinned", "B/s", KIND_COUNT, HK_TRAIT_COPY_IN | HK_TRAIT_SMALL_PAGES,         \
-    "copies from pinned small pages to a GPU")                                                    \
-  X(D2H_PINNED, "d2h_pinned", "B/s", KIND_COUNT, HK_TRAIT_COPY | HK_TRAIT_SMALL_PAGES,            \
-    "copies from a GPU to pinned small pages")                                                    \
   X(H2D_PAGEABLE, "h2d_pageable", "B/s", WEIGHT_H2D_PAGEABLE,                                     \
     HK_TRAIT_COPY_IN | HK_TRAIT_PAGEABLE, "copies from memory that is not pinned")                \
   X(D2H_PAGEABLE, "d2h_pageable", "B/s", GRAD_D2H_PAGEABLE, HK_TRAIT_COPY | HK_TRAIT_PAGEABLE,    \
@@ -64,12 +58,6 @@ enum {
   X(UNSCALE, "unscale_cpu", "P/s", UNSCALE_CPU, HK_TRAIT_CPU,                                     \
     "pass over an fp32 gradient in place")                                                        \
   X(CAST, "cast_cpu", "P/s", CAST_CPU, HK_TRAIT_CPU, "fp32 weights to bf16")                      \
-  X(DRAM_READ, "dram_read", "B/s", KIND_COUNT, HK_TRAIT_CPU | HK_TRAIT_DRAM | HK_TRAIT_SOLO,      \
-    "CPU threads read host memory")                                                               \
-  X(DRAM_WRITE, "dram_write", "B/s", KIND_COUNT, HK_TRAIT_CPU | HK_TRAIT_DRAM | HK_TRAIT_SOLO,    \
-    "CPU threads write host memory")                                                              \
-  X(DRAM_COPY, "dram_copy", "B/s", KIND_COUNT, HK_TRAIT_CPU | HK_TRAIT_DRAM | HK_TRAIT_SOLO,      \
-    "CPU threads copy host memory: bytes read + bytes written")                                   \
   X(ADAMW_GPU, "adamw_gpu", "P/s", ADAMW_GPU, HK_TRAIT_NONE, "AdamW on state in GPU memory")      \
   X(UPDATE, "update", "P/s", ADAMW_GPU, HK_TRAIT_NONE,                                            \
     "GPU AdamW beside other loads, by the median time of an operation")                           \
@@ -78,22 +66,12 @@ enum {
     "kernels of one element, between events")                                                     \
   X(LAUNCH_LOOP, "launch_loop", "launches/s", KIND_COUNT, HK_TRAIT_NONE,                          \
     "a host thread launches kernels of one element, without events: its rate, not the GPU's")     \
-  X(SYNC, "sync", "ns", KIND_COUNT, HK_TRAIT_ONE_CALL,                                            \
-    "time to launch a kernel of one element and wait for its end")                                \
   X(HOP, "hop", "ns", KIND_COUNT, HK_TRAIT_ONE_CALL,                                              \
     "time from an operation's end to the start of one on another queue that waits for it")        \
-  X(TOUCH, "touch", "B/s", KIND_COUNT, HK_TRAIT_CPU | HK_TRAIT_ONE_CALL,                          \
-    "first touch of huge pages by the team")                                                      \
-  X(REGISTER, "register", "B/s", KIND_COUNT, HK_TRAIT_ONE_CALL,                                   \
-    "registering touched huge pages with the GPU")                                                \
-  X(PIN, "pin", "B/s", KIND_COUNT, HK_TRAIT_ONE_CALL,                                             \
-    "registering touched small pages with the GPU")                                               \
   X(MEMORY, "gpu_memory", "B", KIND_COUNT, HK_TRAIT_ONE_CALL,                                     \
     "most GPU memory that can be allocated")                                                      \
   X(TURNS, "copies_at_once", "1", KIND_COUNT, HK_TRAIT_ONE_CALL,                                  \
-    "H2D copies that run at once, of 4 queued together")                                          \
-  X(DISK_READ, "disk_read", "B/s", KIND_COUNT, HK_TRAIT_ONE_CALL, "reading a file")               \
-  X(DISK_WRITE, "disk_write", "B/s", KIND_COUNT, HK_TRAIT_ONE_CALL, "writing and syncing a file")
+    "H2D copies that run at once, of 4 queued together")
 
 typedef enum {
 #define HK_LOAD_ENUM(name, text, unit, op, traits, meaning) HK_LOAD_##name,
@@ -177,7 +155,6 @@ typedef struct {
   hk_bytes host_bytes;   /* the stand's arena; chunks are at most an eighth of it */
   hk_bytes device_bytes; /* the stand's memory of each GPU; chunks are at most a quarter of it */
   bool peers;            /* GPUs can copy to each other */
-  bool disk;             /* a path was given */
   bool quick;
 } hk_probe_scope;
 

@@ -36,16 +36,13 @@ static void add_copies_alone(hk_probe_builder *b) {
     }
     add_copy(b, kind, large, true);
   }
-  /* Memory of other kinds is measured in pieces of a few percent of the arena's size. */
+  /* Pageable memory is measured in pieces of a few percent of the arena's size. */
   const hk_bytes most_other = hk_min(most, b->scope->host_bytes / 64 / 4096 * 4096);
-  for (hk_load_kind kind = HK_LOAD_H2D_PINNED; kind <= HK_LOAD_D2H_PAGEABLE; kind++) {
-    const bool pageable = kind >= HK_LOAD_H2D_PAGEABLE;
+  for (hk_load_kind kind = HK_LOAD_H2D_PAGEABLE; kind <= HK_LOAD_D2H_PAGEABLE; kind++) {
     for (size_t i = 0; i < COUNT(other_sizes); i++) {
-      if (other_sizes[i] <= most_other && (pageable || i > 0)) {
-        add_copy(b, kind, other_sizes[i], false);
-      }
+      if (other_sizes[i] <= most_other) add_copy(b, kind, other_sizes[i], false);
     }
-    add_copy(b, kind, hk_min(64 * HK_MIB, most_other), pageable);
+    add_copy(b, kind, hk_min(64 * HK_MIB, most_other), true);
   }
   static const hk_bytes cached_sizes[] = {4 * HK_MIB, 16 * HK_MIB, 32 * HK_MIB, 64 * HK_MIB,
                                           128 * HK_MIB};
@@ -141,17 +138,8 @@ static void add_adamw_ahead(hk_probe_builder *b) {
   }
 }
 
-/* DRAM loads have chunks of bytes, not parameters. Their names do not include the size. */
-static void add_dram(hk_probe_builder *b, hk_load_kind kind, int threads) {
-  char team[32];
-  hk_probe p = hk_probe_named(HK_PROBE_ALONE, false, "%s %s", hk_load_name(kind),
-                              hk_probe_threads_text(threads, team));
-  hk_probe_load(&p, (hk_load){.kind = kind, .threads = threads, .chunk = HK_MIB});
-  hk_probe_add(b, &p);
-}
-
 static void add_cpu_kernels(hk_probe_builder *b) {
-  static const int quarters[] = {2, 4, 6, 8}, halves[] = {4, 8};
+  static const int quarters[] = {2, 4, 6, 8};
   static const hk_load_kind kinds[] = {HK_LOAD_ADAMW_FP32, HK_LOAD_UNSCALE, HK_LOAD_CAST};
   const int cores = b->scope->cores;
   add_adamw_cpu(b);
@@ -160,10 +148,6 @@ static void add_cpu_kernels(hk_probe_builder *b) {
     for (int i = 0; i < t.n; i++) {
       add_cpu(b, hk_probe_cpu_load(b, kinds[k], t.counts[i]), "", t.counts[i] == cores);
     }
-  }
-  const hk_probe_teams few = hk_probe_teams_of(cores, halves, COUNT(halves));
-  for (hk_load_kind kind = HK_LOAD_DRAM_READ; kind <= HK_LOAD_DRAM_COPY; kind++) {
-    for (int i = 0; i < few.n; i++) add_dram(b, kind, few.counts[i]);
   }
 }
 
@@ -214,26 +198,17 @@ static void add_gpu_kernels(hk_probe_builder *b) {
 static void add_single(hk_probe_builder *b, hk_load_kind kind, int64_t chunk, bool quick) {
   hk_probe p = hk_probe_named(HK_PROBE_ALONE, quick, "%s", hk_load_name(kind));
   hk_probe_load(&p, (hk_load){.kind = kind, .chunk = chunk});
-  if (hk_load_is(kind, HK_TRAIT_CPU)) p.loads[0].threads = b->scope->cores;
   hk_probe_add(b, &p);
 }
 
 static void add_singles(hk_probe_builder *b) {
-  const hk_bytes eighth = b->scope->host_bytes / 8 / HK_MIB * HK_MIB;
   const hk_bytes smaller = hk_min(b->scope->host_bytes, b->scope->device_bytes);
   /* The copies of TURNS lie side by side in a quarter. */
   const hk_bytes sixteenth = smaller / 16 / 4096 * 4096;
   add_single(b, HK_LOAD_LAUNCH, 1, true);
-  add_single(b, HK_LOAD_SYNC, 1, false);
   add_single(b, HK_LOAD_HOP, hk_min(HOPPING_COPY, sixteenth), true);
   add_single(b, HK_LOAD_MEMORY, 1, true);
   add_single(b, HK_LOAD_TURNS, hk_min(HK_PROBE_CONTENDED_COPY, sixteenth), true);
-  add_single(b, HK_LOAD_TOUCH, hk_min(HK_GIB, eighth), false);
-  add_single(b, HK_LOAD_REGISTER, hk_min(HK_GIB, eighth), false);
-  add_single(b, HK_LOAD_PIN, hk_min(256 * HK_MIB, eighth), false);
-  if (!b->scope->disk) return;
-  add_single(b, HK_LOAD_DISK_READ, hk_min(8 * HK_MIB, eighth), false);
-  add_single(b, HK_LOAD_DISK_WRITE, hk_min(8 * HK_MIB, eighth), false);
 }
 
 /* ---- The list -------------------------------------------------------------------------------- */

@@ -31,11 +31,9 @@ static route route_of(const hk_stand_job *job) {
   const hk_stand_gpu *gpu = &stand->gpu[job->load->gpu];
   hk_bytes bytes = stand->quarter / job->parts / 4096 * 4096;
   char *host = (hk_load_is(kind, HK_TRAIT_IN) ? stand->in : stand->out) + bytes * job->part;
-  if (hk_load_is(kind, HK_TRAIT_SMALL_PAGES) || hk_load_is(kind, HK_TRAIT_PAGEABLE)) {
-    const hk_stand_pages *pages =
-        hk_load_is(kind, HK_TRAIT_SMALL_PAGES) ? &stand->pinned : &stand->pageable;
-    host = pages->base;
-    bytes = pages->bytes;
+  if (hk_load_is(kind, HK_TRAIT_PAGEABLE)) {
+    host = stand->pageable;
+    bytes = stand->pageable_bytes;
   }
   bytes = hk_min(bytes, gpu->quarter);
   if (job->halved) bytes = bytes / 2 / 4096 * 4096;
@@ -64,11 +62,7 @@ hk_status hk_stand_copy_check(hk_stand_job *job, hk_error *err) {
     return hk_fail(err, HK_INPUT, "pulls of %lld bytes: expected a multiple of 2, a bf16 weight",
                    (long long)l->chunk);
   }
-  hk_stand_pages *pages;
-  if (hk_load_is(l->kind, HK_TRAIT_SMALL_PAGES) || hk_load_is(l->kind, HK_TRAIT_PAGEABLE)) {
-    HK_TRY(
-        hk_stand_small_pages(job->stand, hk_load_is(l->kind, HK_TRAIT_SMALL_PAGES), &pages, err));
-  }
+  if (hk_load_is(l->kind, HK_TRAIT_PAGEABLE)) HK_TRY(hk_stand_pageable(job->stand, err));
   const hk_bytes room = route_of(job).bytes;
   if (l->chunk <= room) return HK_OK;
   return hk_fail(err, HK_INPUT, "copies of %lld bytes do not fit into the stand's %lld bytes",

@@ -70,10 +70,6 @@ static void run_pass(hk_team *team, pass *p) {
 }
 
 static void run_operation(const hk_stand_job *job, hk_team *team, int64_t i) {
-  if (hk_load_is(job->load->kind, HK_TRAIT_DRAM)) {
-    hk_stand_dram_pass(job, team, i);
-    return;
-  }
   pass p = pass_of(job, team, i);
   run_pass(team, &p);
 }
@@ -229,7 +225,6 @@ static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sa
 }
 
 hk_status hk_stand_cpu_verify(const hk_stand_job *job, hk_team *team, hk_error *err) {
-  if (hk_load_is(job->load->kind, HK_TRAIT_DRAM)) return hk_stand_dram_verify(job, team, err);
   state_sample *samples = malloc(3 * sizeof *samples);
   if (samples == NULL) return hk_fail_memory(err, 3 * sizeof *samples, "checking CPU kernels");
   const hk_status status = verify_samples(job, team, samples, err);

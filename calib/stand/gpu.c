@@ -117,8 +117,7 @@ hk_kernel hk_stand_kernel(const hk_stand_job *job, int64_t i) {
                        .b = in + l->chunk * l->k,
                        .w = (uint16_t *)(void *)(gpu->out + from)};
   }
-  if (l->kind == HK_LOAD_LAUNCH || l->kind == HK_LOAD_LAUNCH_LOOP || l->kind == HK_LOAD_SYNC ||
-      l->kind == HK_LOAD_HOP) {
+  if (l->kind == HK_LOAD_LAUNCH || l->kind == HK_LOAD_LAUNCH_LOOP || l->kind == HK_LOAD_HOP) {
     return (hk_kernel){.kind = HK_KERNEL_CAST_UP,
                        .type = HK_GRAD_BF16,
                        .n = 1,

@@ -33,17 +33,6 @@ static hk_status run_timed(hk_stand_job *job,
   return run_each(job, each, err);
 }
 
-/* ---- Latency --------------------------------------------------------------------------------- */
-
-static hk_status launch_and_wait(const hk_stand_job *job, double *time, hk_error *err) {
-  hk_stand_lane *lane = hk_stand_lane_of(job->stand, job->load);
-  const hk_ns begin = hk_now();
-  HK_TRY(hk_stand_queue(job, 0, err));
-  HK_TRY(hk_stand_await(job->stand, lane, err)); /* as the engine's lanes wait */
-  *time = (double)(hk_now() - begin);
-  return HK_OK;
-}
-
 /* ---- Hops between queues --------------------------------------------------------------------- */
 
 /* A hop leads from the end of an operation to the start of one on another lane that waits for it.
@@ -170,50 +159,6 @@ static hk_status take_turns(const hk_stand_job *job, double *at_once, hk_error *
   return status;
 }
 
-/* ---- Pages ----------------------------------------------------------------------------------- */
-
-#define TOUCH_CHUNK (8 * HK_MIB)
-#define SMALL_PAGE  (4 * HK_KIB)
-
-static void touch_chunk(void *arg, int64_t chunk, int thread) {
-  (void)thread;
-  const hk_stand_pages *pages = arg;
-  const hk_bytes begin = chunk * TOUCH_CHUNK, left = pages->bytes - begin;
-  const hk_bytes end = begin + (left < TOUCH_CHUNK ? left : TOUCH_CHUNK);
-  for (hk_bytes at = begin; at < end; at += SMALL_PAGE) *(volatile char *)(pages->base + at) = 1;
-}
-
-static void touch(hk_team *team, hk_stand_pages *pages) {
-  hk_team_run(team, (pages->bytes + TOUCH_CHUNK - 1) / TOUCH_CHUNK, touch_chunk, pages);
-}
-
-/* Maps and touches pages, and registers them unless the load is TOUCH. Adds the time of the load's
- * own call (touching or registering) to *busy. */
-static hk_status make_pages(const hk_stand_job *job, hk_team *team, hk_ns *busy, hk_error *err) {
-  hk_stand_pages pages;
-  HK_TRY(hk_stand_pages_map(job->load->chunk, job->load->kind != HK_LOAD_PIN, &pages, err));
-  hk_ns begin = hk_now();
-  touch(team, &pages);
-  hk_status status = HK_OK;
-  if (job->load->kind != HK_LOAD_TOUCH) {
-    begin = hk_now();
-    status = hk_stand_pages_register(job->stand, &pages, err);
-  }
-  *busy += hk_now() - begin;
-  hk_stand_pages_close(job->stand, &pages);
-  return status;
-}
-
-static hk_status run_pages(hk_stand_job *job, hk_error *err) {
-  hk_team *team;
-  const int threads = job->load->threads > 0 ? job->load->threads : job->stand->cores;
-  HK_TRY(hk_stand_team(job->stand, threads, &team, err));
-  hk_ns busy = 0;
-  for (int64_t i = 0; i < job->ops; i++) HK_TRY(make_pages(job, team, &busy, err));
-  job->value = (double)job->load->chunk * (double)job->ops * 1e9 / (double)(busy > 0 ? busy : 1);
-  return HK_OK;
-}
-
 /* ---- GPU memory ------------------------------------------------------------------------------ */
 
 #define HALVINGS 14 /* the last step is a 16,384th of the memory */
@@ -243,23 +188,13 @@ static hk_status run_memory(hk_stand_job *job, hk_error *err) {
 
 void hk_stand_isolated_run(hk_stand_job *job) {
   switch (job->load->kind) {
-    case HK_LOAD_SYNC:
-      job->err.status = run_each(job, launch_and_wait, &job->err);
-      break;
     case HK_LOAD_HOP:
       job->err.status = run_timed(job, go_round, &job->err);
       break;
     case HK_LOAD_TURNS:
       job->err.status = run_timed(job, take_turns, &job->err);
       break;
-    case HK_LOAD_MEMORY:
-      job->err.status = run_memory(job, &job->err);
-      break;
-    case HK_LOAD_DISK_READ:
-    case HK_LOAD_DISK_WRITE:
-      job->err.status = hk_stand_disk_run(job, &job->err);
-      break;
     default:
-      job->err.status = run_pages(job, &job->err);
+      job->err.status = run_memory(job, &job->err);
   }
 }

@@ -61,8 +61,11 @@ void hk_stand_fill(hk_team *team, void *memory, hk_bytes bytes, bool positive) {
 
 /* ---- Memory outside the arena ---------------------------------------------------------------- */
 
-hk_status hk_stand_pages_map(hk_bytes bytes, bool huge, hk_stand_pages *pages, hk_error *err) {
-  *pages = (hk_stand_pages){0};
+hk_status hk_stand_pageable(hk_stand *stand, hk_error *err) {
+  if (stand->pageable != NULL) return HK_OK;
+  const hk_bytes bytes = stand->arena.bytes / 16;
+  hk_team *team;
+  HK_TRY(hk_stand_team(stand, stand->cores, &team, err));
   HK_TRY(hk_arena_check_room(bytes, "a probe", err));
   void *base =
       mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -70,35 +73,11 @@ hk_status hk_stand_pages_map(hk_bytes bytes, bool huge, hk_stand_pages *pages, h
     return hk_fail(err, HK_ENVIRONMENT, "%lld bytes of host memory for a probe: %s",
                    (long long)bytes, strerror(errno));
   }
-  /* A system without huge pages refuses this; both kinds of memory then have small pages. */
-  (void)madvise(base, (size_t)bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-  *pages = (hk_stand_pages){.base = base, .bytes = bytes};
+  (void)madvise(base, (size_t)bytes, MADV_NOHUGEPAGE); /* refused if there are no huge pages */
+  hk_stand_fill(team, base, bytes, false);
+  stand->pageable = base;
+  stand->pageable_bytes = bytes;
   return HK_OK;
-}
-
-hk_status hk_stand_pages_register(hk_stand *stand, hk_stand_pages *pages, hk_error *err) {
-  HK_TRY(stand->ops->host_register(stand->gpu[0].backend, pages->base, pages->bytes, err));
-  pages->registered = true;
-  return HK_OK;
-}
-
-void hk_stand_pages_close(hk_stand *stand, hk_stand_pages *pages) {
-  if (pages->registered) stand->ops->host_unregister(stand->gpu[0].backend, pages->base);
-  if (pages->base != NULL) munmap(pages->base, (size_t)pages->bytes);
-  *pages = (hk_stand_pages){0};
-}
-
-hk_status hk_stand_small_pages(hk_stand *stand, bool pinned, hk_stand_pages **pages,
-                               hk_error *err) {
-  *pages = pinned ? &stand->pinned : &stand->pageable;
-  if ((*pages)->base != NULL) return HK_OK;
-  hk_team *team;
-  HK_TRY(hk_stand_team(stand, stand->cores, &team, err));
-  HK_TRY(hk_stand_pages_map(stand->arena.bytes / 16, false, *pages, err));
-  hk_stand_fill(team, (*pages)->base, (*pages)->bytes, false);
-  const hk_status status = pinned ? hk_stand_pages_register(stand, *pages, err) : HK_OK;
-  if (status != HK_OK) hk_stand_pages_close(stand, *pages);
-  return status;
 }
 
 /* ---- The arena ------------------------------------------------------------------------------- */
@@ -146,7 +125,6 @@ hk_status hk_stand_memory_open(hk_stand *stand, hk_bytes host_bytes, hk_error *e
 
 void hk_stand_memory_close(hk_stand *stand) {
   if (stand->gpus == 0) return;
-  hk_stand_pages_close(stand, &stand->pinned);
-  hk_stand_pages_close(stand, &stand->pageable);
+  if (stand->pageable != NULL) munmap(stand->pageable, (size_t)stand->pageable_bytes);
   hk_arena_close(&stand->arena);
 }

@@ -21,9 +21,6 @@
 #define HK_STAND_GPUS      ((HK_PROBE_LOADS - 1) / 2)
 #define HK_STAND_STRETCHES 32 /* most stretches that a load's run is divided into */
 #define HK_STAND_TURNS     4  /* copies that are queued together, to find how many run at once */
-#define HK_STAND_DRAM_STEP                                              \
-  256 /* bytes of a DRAM kernel's iteration; chunks are multiples of it \
-       */
 
 typedef enum {
   HK_STAND_LANE_IN,
@@ -63,13 +60,6 @@ typedef struct {
   uint16_t *grad, *w;
 } hk_stand_arrays;
 
-/* Memory outside the arena. `registered`: with the first GPU. */
-typedef struct {
-  char *base;
-  hk_bytes bytes;
-  bool registered;
-} hk_stand_pages;
-
 typedef struct {
   char probe[120];
   double rates[HK_PROBE_LOADS];
@@ -89,10 +79,8 @@ struct hk_stand {
   char *mapped; /* one slab of `mapped_params` */
   hk_slab_shape mapped_shape;
   int64_t mapped_params;
-  hk_stand_pages pinned, pageable; /* small pages; mapped when first needed */
-  char *disk;                      /* folder; NULL: none */
-  int file;                        /* -1: not made yet */
-  hk_bytes file_bytes;
+  char *pageable; /* small pages outside the arena, mapped when first needed */
+  hk_bytes pageable_bytes;
   hk_stand_learnt *learnt;
   size_t n_learnt, learnt_room;
   int64_t turn;  /* first operation of the next run: sum of the longest loads so far */
@@ -135,8 +123,6 @@ int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load);
 /* The step of operation `op` of any AdamW load. The gradient scale alternates between 1 and -1, so
  * that state neither diverges nor settles. */
 hk_adamw_step hk_stand_step(int64_t op);
-/* Bytes of a pass of a load of DRAM bandwidth. */
-hk_bytes hk_stand_dram_bytes(const hk_stand *stand);
 /* Work of one operation, in the unit of its rate. */
 double hk_stand_work(const hk_stand *stand, const hk_load *load);
 /* First operation of stretch s of n, counted from the job's first. Stretch s ends where s + 1
@@ -157,12 +143,8 @@ hk_status hk_stand_fetch(hk_stand *stand, hk_stand_lane *lane, void *to, const v
 
 hk_status hk_stand_memory_open(hk_stand *stand, hk_bytes host_bytes, hk_error *err);
 void hk_stand_memory_close(hk_stand *stand);
-/* Maps memory on huge or small pages, without touching it. */
-hk_status hk_stand_pages_map(hk_bytes bytes, bool huge, hk_stand_pages *pages, hk_error *err);
-hk_status hk_stand_pages_register(hk_stand *stand, hk_stand_pages *pages, hk_error *err);
-void hk_stand_pages_close(hk_stand *stand, hk_stand_pages *pages);
-/* Memory on small pages, pinned or pageable, mapped and filled when it is first needed. */
-hk_status hk_stand_small_pages(hk_stand *stand, bool pinned, hk_stand_pages **pages, hk_error *err);
+/* Maps and fills stand->pageable, if that is still to be done. */
+hk_status hk_stand_pageable(hk_stand *stand, hk_error *err);
 /* A team fills memory with the pattern of seed 0. `positive`: without the sign bit of each fp32, as
  * AdamW's v needs it. */
 void hk_stand_fill(hk_team *team, void *memory, hk_bytes bytes, bool positive);
@@ -199,18 +181,13 @@ hk_status hk_stand_copy_verify(const hk_stand_job *job, hk_error *err);
 hk_status hk_stand_update_verify(const hk_stand_job *job, hk_error *err);
 hk_status hk_stand_matmul_verify(const hk_stand_job *job, hk_error *err);
 
-/* ---- cpu.c, dram.c: passes of a team, timed by CLOCK_MONOTONIC ------------------------------- */
+/* ---- cpu.c: passes of a team, timed by CLOCK_MONOTONIC --------------------------------------- */
 
 void hk_stand_cpu_run(hk_stand_job *job, hk_team *team);
 hk_status hk_stand_cpu_verify(const hk_stand_job *job, hk_team *team, hk_error *err);
-/* Operation i of a load of DRAM bandwidth: a pass over hk_stand_dram_bytes bytes. */
-void hk_stand_dram_pass(const hk_stand_job *job, hk_team *team, int64_t i);
-hk_status hk_stand_dram_verify(const hk_stand_job *job, hk_team *team, hk_error *err);
 
-/* ---- isolated.c, disk.c: loads that run in isolation, on the calling thread ------------------ */
+/* ---- isolated.c: loads that run in isolation, on the calling thread -------------------------- */
 
 void hk_stand_isolated_run(hk_stand_job *job);
-hk_status hk_stand_disk_run(hk_stand_job *job, hk_error *err);
-hk_status hk_stand_disk_verify(const hk_stand_job *job, hk_error *err);
 
 #endif

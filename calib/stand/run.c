@@ -15,10 +15,6 @@
 
 /* ---- Checks ---------------------------------------------------------------------------------- */
 
-static bool is_team(hk_load_kind kind) {
-  return hk_load_is(kind, HK_TRAIT_CPU) && !hk_load_is(kind, HK_TRAIT_CALL);
-}
-
 /* `alone`: the probe has no other load. */
 static hk_status check_room(const hk_stand *stand, const hk_load *l, bool alone, hk_error *err) {
   const hk_stand_gpu *gpu = &stand->gpu[l->gpu];
@@ -38,9 +34,7 @@ static hk_status check_room(const hk_stand *stand, const hk_load *l, bool alone,
     }
   }
   if (l->piece > stand->cpu.params) most = 0;
-  if (l->chunk >= 1 && l->chunk <= most &&
-      (!hk_load_is(l->kind, HK_TRAIT_DRAM) || l->chunk % 256 == 0))
-    return HK_OK;
+  if (l->chunk >= 1 && l->chunk <= most) return HK_OK;
   return hk_fail(err, HK_INPUT, "operations of size %lld do not fit into the stand's memory",
                  (long long)l->chunk);
 }
@@ -222,7 +216,7 @@ static hk_status align_clocks(hk_stand *stand, const hk_probe *probe, hk_error *
   for (int i = 0; i < probe->n_loads; i++) {
     const hk_load *l = &probe->loads[i];
     hk_ns unused;
-    if (is_team(l->kind) || aligned[l->gpu]) continue;
+    if (hk_load_is(l->kind, HK_TRAIT_CPU) || aligned[l->gpu]) continue;
     HK_TRY(stand->ops->clock_align(stand->gpu[l->gpu].backend, &unused, err));
     aligned[l->gpu] = true;
   }
@@ -258,9 +252,6 @@ static hk_status verify_job(const run *r, const hk_stand_job *job, hk_error *err
       return hk_stand_update_verify(job, err);
     case HK_LOAD_MATMUL:
       return hk_stand_matmul_verify(job, err);
-    case HK_LOAD_DISK_READ:
-    case HK_LOAD_DISK_WRITE:
-      return hk_stand_disk_verify(job, err);
     default:
       return HK_OK; /* nothing to verify */
   }
@@ -357,7 +348,7 @@ static hk_status set_up(run *r, hk_error *err) {
   for (int i = 0; i < probe->n_loads; i++) {
     const hk_load *l = &probe->loads[i];
     HK_TRY(check_load(r->stand, probe, i, err));
-    if (is_team(l->kind)) {
+    if (hk_load_is(l->kind, HK_TRAIT_CPU)) {
       r->cpu = &r->jobs[i];
       HK_TRY(hk_stand_team(r->stand, l->threads, &r->team, err));
     } else if (number[l->gpu] < 0) {

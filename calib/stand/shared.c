@@ -43,12 +43,6 @@ int64_t hk_stand_piece(const hk_stand *stand, const hk_load *load) {
   return load->piece > 0 ? load->piece : stand->cpu.piece;
 }
 
-/* Bytes of a pass: a whole array. A team waits for its slowest member at the end of each pass,
- * which is often late on a shared machine: long passes make this rare. */
-hk_bytes hk_stand_dram_bytes(const hk_stand *stand) {
-  return stand->quarter / HK_STAND_DRAM_STEP * HK_STAND_DRAM_STEP;
-}
-
 double hk_stand_work(const hk_stand *stand, const hk_load *load) {
   switch (load->kind) {
     case HK_LOAD_ADAMW_CPU:
@@ -57,16 +51,8 @@ double hk_stand_work(const hk_stand *stand, const hk_load *load) {
     case HK_LOAD_UNSCALE:
     case HK_LOAD_CAST:
       return (double)hk_stand_piece(stand, load);
-    case HK_LOAD_DRAM_READ:
-    case HK_LOAD_DRAM_WRITE:
-      return (double)hk_stand_dram_bytes(stand);
-    case HK_LOAD_DRAM_COPY:
-      return 2 * (double)hk_stand_dram_bytes(stand);
     case HK_LOAD_MATMUL:
       return 2 * (double)load->chunk * (double)load->n * (double)load->k;
-    case HK_LOAD_LAUNCH:
-    case HK_LOAD_SYNC:
-      return 1;
     default:
       return (double)load->chunk;
   }
@@ -77,12 +63,10 @@ hk_stand_lane *hk_stand_lane_of(hk_stand *stand, const hk_load *load) {
   hk_stand_lane *lanes = stand->gpu[load->gpu].lanes;
   switch (load->kind) {
     case HK_LOAD_H2D:
-    case HK_LOAD_H2D_PINNED:
     case HK_LOAD_H2D_PAGEABLE:
     case HK_LOAD_H2D_CACHED:
       return &lanes[HK_STAND_LANE_IN];
     case HK_LOAD_D2H:
-    case HK_LOAD_D2H_PINNED:
     case HK_LOAD_D2H_PAGEABLE:
       return &lanes[HK_STAND_LANE_OUT];
     case HK_LOAD_PULL:

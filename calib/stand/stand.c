@@ -152,10 +152,7 @@ static hk_status open_all(hk_stand *stand, const hk_stand_options *options, hk_e
   HK_TRY(choose_cores(stand, options->cores, err));
   HK_TRY(open_memory(stand, options, err));
   join_peers(stand);
-  if (options->disk == NULL) return HK_OK;
-  stand->disk = strdup(options->disk);
-  return stand->disk != NULL ? HK_OK
-                             : hk_fail_memory(err, strlen(options->disk), "the name of a folder");
+  return HK_OK;
 }
 
 hk_status hk_stand_open(const hk_stand_options *options, hk_stand **out, hk_error *err) {
@@ -163,7 +160,6 @@ hk_status hk_stand_open(const hk_stand_options *options, hk_stand **out, hk_erro
   hk_stand *stand = calloc(1, sizeof *stand);
   if (stand == NULL) return hk_fail_memory(err, sizeof *stand, "the probes' stand");
   stand->ops = options->ops;
-  stand->file = -1;
   stand->stop = options->stop;
   const hk_status status = open_all(stand, options, err);
   if (status == HK_OK) {
@@ -180,10 +176,8 @@ void hk_stand_close(hk_stand *stand) {
   hk_stand_memory_close(stand);
   for (int g = 0; g < stand->gpus; g++) stand->ops->close(stand->gpu[g].backend);
   for (int t = 0; stand->teams != NULL && t <= stand->cores; t++) hk_team_close(stand->teams[t]);
-  if (stand->file >= 0) close(stand->file);
   free(stand->teams);
   free(stand->cpus);
-  free(stand->disk);
   free(stand->learnt);
   free(stand);
 }
@@ -195,8 +189,7 @@ void hk_stand_scope(const hk_stand *stand, hk_probe_scope *scope) {
                             .cores = stand->cores,
                             .host_bytes = stand->arena.bytes,
                             .device_bytes = stand->gpu[0].bytes,
-                            .peers = stand->peers,
-                            .disk = stand->disk != NULL};
+                            .peers = stand->peers};
   for (int g = 1; g < stand->gpus; g++) {
     if (stand->gpu[g].bytes < scope->device_bytes) scope->device_bytes = stand->gpu[g].bytes;
   }
@@ -204,12 +197,6 @@ void hk_stand_scope(const hk_stand *stand, hk_probe_scope *scope) {
 
 hk_backend *hk_stand_backend(hk_stand *stand, int gpu) {
   return stand->gpu[gpu].backend;
-}
-
-void hk_stand_arrays_of(const hk_stand *stand, void **in, void **out, hk_bytes *bytes) {
-  *in = stand->in;
-  *out = stand->out;
-  *bytes = stand->quarter;
 }
 
 const char *hk_stand_note(const hk_stand *stand) {

@@ -23,7 +23,6 @@ typedef struct {
   double fill_s; /* if host_bytes is 0: longest time to pin and fill host memory; less is taken if a
                     trial with a small part predicts a longer time. 0: no limit */
   hk_bytes device_bytes; /* of each GPU; 0: 4 GiB, at most a quarter of its free memory */
-  const char *disk;      /* a folder; NULL: no disk probes */
   const volatile sig_atomic_t *stop; /* once it is not 0, opening ends early; NULL: never */
   hk_backend_options host;           /* for the host backend */
 } hk_stand_options;
@@ -38,16 +37,11 @@ hk_backend *hk_stand_backend(hk_stand *stand, int gpu);
 /* Requests that the system refused (huge pages, pinned threads) and other remarks; "" for none. */
 const char *hk_stand_note(const hk_stand *stand);
 
-/* The stand's host arrays, `bytes` each. H2D copies and loads of DRAM bandwidth read `in`; D2H
- * copies and DRAM loads write `out`. */
-void hk_stand_arrays_of(const hk_stand *stand, void **in, void **out, hk_bytes *bytes);
-
 /* Runs a probe once. Each load gets work for about `wish` nanoseconds beside the others, by the
  * rates of the probe's earlier runs; the first run is its warm-up and may be much shorter or
- * longer. Loops over host memory make at least one whole pass. values[i]: value of load i, in its
- * unit. `verify` also checks the data, outside the measured time. HK_INPUT: the probe cannot run
- * here. HK_NO: data was wrong (the message says which), or the loads did not run at the same time.
- * HK_ENVIRONMENT: a device failed. */
+ * longer. values[i]: value of load i, in its unit. `verify` also checks the data, outside the
+ * measured time. HK_INPUT: the probe cannot run here. HK_NO: data was wrong (the message says
+ * which), or the loads did not run at the same time. HK_ENVIRONMENT: a device failed. */
 hk_status hk_stand_run(hk_stand *stand, const hk_probe *probe, hk_ns wish, bool verify,
                        double *values, hk_error *err);
 

@@ -60,7 +60,7 @@ static void show_progress(void *context, const char *probe, double share, double
 /* Options that define the measurements; a resumed calibration needs the same. */
 #define SAME                                                                           \
   (HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(GPUS) | HK_OPTION(CPU_THREADS) | \
-   HK_OPTION(MEMORY) | HK_OPTION(DISK) | HK_OPTION(QUICK) | HK_OPTION(BUDGET) | HK_OPTION(TARGET))
+   HK_OPTION(MEMORY) | HK_OPTION(QUICK) | HK_OPTION(BUDGET) | HK_OPTION(TARGET))
 
 static hk_status interrupted(const hk_args *args, hk_store *store, hk_error *err) {
   hk_calibration_run run;
@@ -107,8 +107,7 @@ static hk_status calibrate(const hk_args *args, hk_store *store, hk_calibration 
       .stand = {.first_device = (int)args->device,
                 .gpus = (int)args->gpus,
                 .cores = (int)args->cpu_threads,
-                .host_bytes = args->memory,
-                .disk = args->disk},
+                .host_bytes = args->memory},
       .name = args->name,
       .version = HK_BUILD,
       .quick = args->quick,
