@@ -35,12 +35,13 @@ import torch
 from torch import Tensor, nn
 
 from . import _abi
-from .blocks import Block, find_blocks
+from .blocks import MAX_BLOCKS, Block, find_blocks
 from .describe import Call, Costs, measure, on_fakes
 from .direct import Direct
 from .errors import HocketUsageError
 from .gates import Arrival, CompiledCall, GatedParameters, Hook
 from .handle import handle_in
+from .replicas import Replicas
 from .sharded import Shards, check_model, is_known, is_sharded, named_parameters
 
 if TYPE_CHECKING:
@@ -76,6 +77,12 @@ class Attachment:
     """
 
     def __init__(self, optimizer: "AdamW", model: nn.Module) -> None:
+        self.replicas: Optional[Replicas] = None
+        self.detached = False
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            refuse_wrapped(model.module)
+            self.replicas = Replicas(self, model)
+            model = self.replicas.model
         refuse_wrapped(model)
         self.model = model
         self._optimizer = weakref.ref(optimizer)
@@ -163,6 +170,7 @@ class Attachment:
         self._tracer.remove()
         self.busy = self.waits = False
         self._trace = None
+        self.detached = True
 
     # -- The first iteration ------------------------------------------------------------------
 
@@ -182,6 +190,7 @@ class Attachment:
                 id(param) in self._hooked
                 or not param.requires_grad
                 or (param.numel() < HOOK_NUMEL and self.shards is None)
+                or self.replicas is not None
                 or id(param) not in self.names
             ):
                 continue
@@ -192,7 +201,7 @@ class Attachment:
         """The model begins a forward. Look-ups before it are forgotten, because they do not
         tell the order of use."""
         if self._trace is not None and torch.is_grad_enabled():
-            if not self.optimizer().is_bound() and is_sharded(self.model):
+            if not self.optimizer().is_bound() and (self.replicas or is_sharded(self.model)):
                 # In a forward, because all ranks are there, and early, because host memory should
                 # be pinned before much communication is under way.
                 self.optimizer().bind()
@@ -243,6 +252,9 @@ class Attachment:
         self._ungated = bytearray(len(binding.params))
         if self.shards is not None and self.optimizer()._settings.overlap != "none":
             self.shards.gate(binding.index, binding.blocks)
+        if self.replicas is not None:
+            every = self.blocks(self.replicas.names(), MAX_BLOCKS)
+            self.replicas.bound(every, binding.index, binding.blocks)
         self._small = {}
         for number, param in enumerate(binding.params):
             if id(param) not in self._hooked:
@@ -319,6 +331,8 @@ class Attachment:
         if self._trace is not None:
             self._trace.setdefault(id(param), len(self._trace))
             return
+        if self.replicas is not None and self.waits:
+            self.replicas.reach(param)
         number = self._number_of.get(id(param))
         if number is not None:
             self.wait(self._blocks[number])
@@ -343,6 +357,9 @@ class Attachment:
 
     def wait_for_all_of(self, block: int) -> None:
         """Waits for a block, and marks all its tensors as gated."""
+        if self.replicas is not None:
+            for number in self._members[block]:
+                self.replicas.reach(self.optimizer().binding().params[number])
         self.wait(block)
         for number in self._members[block]:
             self._ungated[number] = 0
@@ -381,9 +398,19 @@ class Attachment:
 
     def complete(self) -> None:
         """Called when all weights have arrived. Gates let everything pass."""
+        if self.replicas is not None and self.replicas.pending:
+            return
         self._ungated = bytearray(len(self._ungated))
         self.waits = False
         self.busy = self._trace is not None
+
+    def forward_of_replicas(self, begins: bool) -> None:
+        """Called when the forward of a model under DDP begins, or has ended."""
+        if self.replicas is not None and not self.detached:
+            if begins:
+                self.replicas.begin()
+            else:
+                self.replicas.end()
 
     # -- Gradients ----------------------------------------------------------------------------
 
@@ -520,8 +547,8 @@ def refuse_wrapped(model: nn.Module) -> None:
             "DeepSpeedEngine",
         ):
             raise HocketUsageError(
-                f"attach does not take {name}: attach a plain model in one process, or one that "
-                "FSDP2 (fully_shard) has sharded; with DDP use hocket.AdamW without attach"
+                f"attach does not take {name}: attach a plain model in one process, one that "
+                "FSDP2 (fully_shard) has sharded, or a whole DistributedDataParallel"
             )
 
 
@@ -535,5 +562,5 @@ def refuse_ranks() -> None:
         raise HocketUsageError(
             "an attached hocket.AdamW with whole parameters in a group of "
             f"{torch.distributed.get_world_size()} ranks: gradients leave before they are reduced; "
-            "shard the model with FSDP2 (fully_shard), or use hocket.AdamW without attach"
+            "attach DistributedDataParallel(model), or shard the model with FSDP2 (fully_shard)"
         )

@@ -253,7 +253,8 @@ class Binding:
         """Looks at these parameters by one call; None if that is not possible."""
         found = direct.functions()
         params = [self.params[number] for number in numbers]
-        if found is None or not set(map(type, params)) <= {Tensor, torch.nn.Parameter}:
+        plain = set(map(type, params)) <= {Tensor, torch.nn.Parameter}
+        if found is None or not plain or any(map(ranks.is_shared, params)):
             return None
         types = [self.grad_types[number] for number in numbers]
         return direct.Direct(found, params, numbers, types)

@@ -105,7 +105,7 @@ def _read_all(opt: "AdamW") -> "defaultdict[Any, Any]":
     if not opt.is_bound():
         out.update({param: dict(entry) for param, entry in opt._pending.items()})
         return out
-    opt.synchronize()
+    opt.finish_update()
     opt.follow_weights()
     needed = 12 * sum(ranks.local(param).numel() for param in opt.state)
     free = _available()
@@ -206,7 +206,7 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     """Loads state into an engine that has been made. A parameter without an entry in `state`
     starts from zero, as in torch."""
     binding = opt.binding()
-    opt.synchronize()
+    opt.finish_update()
     opt._broken_load = "a state_dict"
     for number, param in enumerate(binding.params):
         if opt._has_state[number] and param not in state:

@@ -120,7 +120,7 @@ def handle_in(grad: Optional[Tensor]) -> Optional[GradientHandle]:
     """The handle that a parameter's gradient is, or is this rank's part of; None: it is none."""
     if type(grad) is GradientHandle:
         return grad
-    if grad is None or not ranks.is_shared(grad):
+    if grad is None or not ranks.is_dtensor(grad):
         return None
     part = ranks.local(grad)
     return part if type(part) is GradientHandle else None

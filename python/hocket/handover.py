@@ -100,8 +100,9 @@ class HandOver:
 
     # -- During backward ----------------------------------------------------------------------
 
-    def take(self, numbers: Sequence[int], grads: Sequence[Tensor]) -> None:
-        """Hands over new gradients in ``p.grad``, by one call, and puts handles in their place.
+    def take(self, numbers: Sequence[int], grads: Sequence[Tensor], place: bool = True) -> None:
+        """Hands over new gradients in ``p.grad``, by one call, and puts handles in their place;
+        `place` False: the caller does, when the backward is over.
 
         If the engine holds one already, the program has dropped it (``p.grad = None``) since.
         """
@@ -119,7 +120,7 @@ class HandOver:
                 if self.live[number]:
                     self._forget(number)
             self._give(numbers, grads)
-            for number in numbers:
+            for number in numbers if place else ():
                 self.binding.params[number].grad = self.stand_in(number)
             self._settled = True
         self.seconds += time.perf_counter() - began

@@ -307,6 +307,7 @@ class AdamW(Optimizer):
             raise
 
     def _drop_in(self, settings: Settings) -> Settings:
+        ranks.refuse_rows(self.param_groups)
         if settings.accumulate is not None:
             raise HocketUsageError(
                 "accumulate= takes effect with attach(model) only: without it autograd adds "
@@ -347,8 +348,9 @@ class AdamW(Optimizer):
         forward waits for its own weights.
 
         Args:
-            model: a plain module on one device, or one that FSDP2 (``fully_shard``) has sharded, or
-                will have before its first forward: not wrapped by DDP, FSDP1 or DataParallel.
+            model: a plain module on one device; one that FSDP2 (``fully_shard``) has sharded, or
+                will have before its first forward; or a DistributedDataParallel, whose ranks then
+                share out the state. Not one wrapped by FSDP1 or DataParallel.
                 Compiled modules (``torch.compile`` before or after) wait as a whole.
 
         Raises:
@@ -456,8 +458,16 @@ class AdamW(Optimizer):
         if not holding:
             return
         squares, nonfinite = _abi.squares_value(total)
+        replicas = self._attachment.replicas if self._attachment is not None else None
+        later = True
+        if self._attachment is not None and replicas is not None and not nonfinite:
+            later = replicas.updated() and self._settings.overlap != "none"
+            if later:
+                self._attachment.close_gates()  # also where this rank has nothing to update
         if held:
             self._take(held, float("inf") if nonfinite else squares)
+        if not later:
+            self.synchronize()
         if nonfinite:
             mine = self.last_step is not None and held and self.last_step.nonfinite > 0
             warnings.warn(
@@ -639,11 +649,19 @@ class AdamW(Optimizer):
     def synchronize(self) -> None:
         """Returns when the last step is complete: state on the host, weights on the device.
 
-        Call it before reading weights through tensors that were taken from the model earlier.
+        Call it before reading weights through tensors that were taken from the model earlier. With
+        DDP all ranks must call it.
 
         Raises:
             HocketError: the step has failed.
         """
+        self.finish_update()
+        if self._attachment is not None and self._attachment.replicas is not None:
+            self._attachment.replicas.gather()
+            self._attachment.complete()
+
+    def finish_update(self) -> None:
+        """Returns when this rank's part of the last step is complete."""
         if self._binding is not None:
             self._binding.engine.drain()
             self._settle()
@@ -684,7 +702,7 @@ class AdamW(Optimizer):
         """
         if self._binding is None:
             return 0
-        self.synchronize()
+        self.finish_update()
         before = self.gpu_bytes()
         self._binding.engine.release_gpu()
         return before - self.gpu_bytes()
@@ -739,7 +757,7 @@ class AdamW(Optimizer):
 
     def timeline(self) -> Dict[str, Any]:
         """What was recorded (schema hocket.spans/1)."""
-        self.synchronize()
+        self.finish_update()
         return self.binding().engine.timeline()
 
     def checksum(self) -> str:

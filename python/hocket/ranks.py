@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that ranks share: DTensors, as FSDP2 (``fully_shard``) makes them.
+"""Parameters that ranks share: DTensors, as FSDP2 (``fully_shard``) makes them, and those that DDP
+keeps on all ranks (replicas.py), of which a rank updates some rows.
 
 Each rank's engine holds the elements of its own shards. Only two things concern all ranks: the
 gradient norm, whose exact sum of squares is added up as integers (hocket_squares), and failures,
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import _abi, failures
 from .errors import MACHINE, USAGE, HocketError, HocketUsageError
@@ -28,20 +30,43 @@ if TYPE_CHECKING:
 # -- Tensors ------------------------------------------------------------------------------------
 
 
-def is_shared(tensor: Tensor) -> bool:
+_ROWS: Any = WeakTensorKeyDictionary()
+"""Mesh whose ranks update the rows of a tensor that each of them has whole."""
+
+
+def is_dtensor(tensor: Tensor) -> bool:
     """Whether it is a DTensor, of which this rank has a part."""
     return type(tensor).__name__ == "DTensor"
 
 
+def share_rows(param: Tensor, mesh: Any) -> None:
+    """From now on each rank of the mesh updates its rows of a tensor that all of them have."""
+    _ROWS[param] = mesh
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """Whether this rank updates a part of the tensor."""
+    return is_dtensor(tensor) or (bool(_ROWS) and tensor in _ROWS)
+
+
 def local(tensor: Tensor) -> Tensor:
-    """The part of a DTensor that lies on this rank; another tensor as it is."""
-    part: Tensor = tensor._local_tensor if is_shared(tensor) else tensor  # type: ignore
-    return part
+    """The part of a tensor that this rank updates, in the tensor's memory."""
+    if is_dtensor(tensor):
+        part: Tensor = tensor._local_tensor  # type: ignore[attr-defined]
+        return part
+    return rows_of(tensor.detach(), _ROWS[tensor]) if is_shared(tensor) else tensor
+
+
+def rows_of(value: Tensor, mesh: Any, dim: int = 0, mesh_dim: int = 0) -> Tensor:
+    """This rank's part where the ranks of one dimension of the mesh share a dimension of `value`."""
+    chunks = torch.chunk(value, mesh.size(mesh_dim), dim)
+    coordinate = mesh.get_coordinate()[mesh_dim]
+    return chunks[coordinate] if coordinate < len(chunks) else value.narrow(dim, 0, 0)
 
 
 def version(tensor: Tensor) -> int:
     """Grows with every write to the tensor, or to its local part."""
-    if is_shared(tensor):
+    if is_dtensor(tensor):
         return tensor._version + local(tensor)._version
     return tensor._version
 
@@ -52,42 +77,54 @@ def shared_as(param: Tensor, values: Tensor) -> Tensor:
     move them to the mesh's."""
     if not is_shared(param):
         return values
-    spec = param._spec  # type: ignore[attr-defined]
+    if is_dtensor(param):
+        dtensor: Any = type(param)
+        spec = param._spec  # type: ignore[attr-defined]
+    else:
+        dtensor, spec = _as_dtensor(param, _ROWS[param])
     meta = spec.tensor_meta
     if meta is not None and meta.dtype != values.dtype:
         spec = dataclasses.replace(spec, tensor_meta=meta._replace(dtype=values.dtype))
-    dtensor: Any = type(param)
     found: Tensor = dtensor(values, spec, requires_grad=False)
     return found
+
+
+def _as_dtensor(param: Tensor, mesh: Any) -> Tuple[Any, Any]:
+    """The class, and the spec of the DTensor whose parts are the rows of `param`."""
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    meta = TensorMeta(param.shape, param.stride(), param.dtype)
+    return DTensor, DTensorSpec(mesh, (Shard(0),), tensor_meta=meta)
 
 
 def part_of(param: Tensor, value: Tensor) -> Tensor:
     """This rank's part of `value`, which has the shape of `param`: a DTensor with the same
     placements, or a whole tensor."""
-    if is_shared(value):
+    if is_dtensor(value):
         if is_shared(param) and _placed_alike(param, value):
             return local(value)
         value = value.full_tensor()  # type: ignore[attr-defined]
     if not is_shared(param):
         return value
-    for dim, (placement, size) in enumerate(zip(_placements(param), _mesh(param).shape)):
+    if not is_dtensor(param):
+        return rows_of(value, _ROWS[param])
+    for dim, placement in enumerate(_placements(param)):
         if placement.is_shard():
-            coordinate = _mesh(param).get_coordinate()[dim]
-            chunks = torch.chunk(value, size, placement.dim)
-            value = (
-                chunks[coordinate]
-                if coordinate < len(chunks)
-                else value.narrow(placement.dim, 0, 0)
-            )
+            value = rows_of(value, _mesh(param), placement.dim, dim)
     return value
 
 
 def _mesh(param: Tensor) -> Any:
-    return param.device_mesh  # type: ignore[attr-defined]
+    return param.device_mesh if is_dtensor(param) else _ROWS[param]  # type: ignore[attr-defined]
 
 
 def _placements(param: Tensor) -> Tuple[Any, ...]:
-    return tuple(param.placements)  # type: ignore[attr-defined]
+    if is_dtensor(param):
+        return tuple(param.placements)  # type: ignore[attr-defined]
+    from torch.distributed.tensor import Shard
+
+    return (Shard(0),)
 
 
 def _placed_alike(param: Tensor, value: Tensor) -> bool:
@@ -95,15 +132,18 @@ def _placed_alike(param: Tensor, value: Tensor) -> bool:
 
 
 def gradient_part(name: str, param: Tensor, grad: Tensor) -> Tensor:
-    """This rank's part of a gradient of a DTensor. HocketUsageError if it is placed otherwise."""
+    """This rank's part of a gradient of a shared tensor. HocketUsageError if it is placed
+    otherwise."""
     part = grad  # what FSDP2 adds to a handle is the part alone
-    if is_shared(grad):
+    if is_dtensor(grad):
         if not _placed_alike(param, grad):
             raise HocketUsageError(
                 f"the gradient of {name} has placements {_placements(grad)}, the parameter "
                 f"{_placements(param)}: gradients are reduced, and placed as their parameters"
             )
         part = local(grad)
+    elif not is_dtensor(param) and grad.shape == param.shape:
+        part = part_of(param, grad)
     elif grad.shape != local(param).shape:
         raise HocketUsageError(
             f"the gradient of {name} is no DTensor, but the parameter is: assign gradients with "
@@ -315,6 +355,16 @@ def refuse_file(param_groups: Sequence[Mapping[str, Any]]) -> None:
         raise HocketUsageError(
             "save() and load() of parameters that ranks share (DTensors): one file would hold this "
             "rank's part alone; use torch.distributed.checkpoint with state_dict()"
+        )
+
+
+def refuse_rows(param_groups: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses an optimizer without attach where another one has been attached to the model in
+    DDP."""
+    if _ROWS and any(param in _ROWS for group in param_groups for param in group["params"]):
+        raise HocketUsageError(
+            "the ranks share out the state of this model, which a hocket.AdamW has been attached "
+            "to in DistributedDataParallel: attach this one, too"
         )
 
 

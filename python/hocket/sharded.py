@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether some parameter is a DTensor, or gathered from one."""
-    return bool(sharded_modules(model)) or any(map(ranks.is_shared, model.parameters()))
+    return bool(sharded_modules(model)) or any(map(ranks.is_dtensor, model.parameters()))
 
 
 def sharded_modules(model: nn.Module) -> Dict[str, nn.Module]:
@@ -75,7 +75,7 @@ def check_model(model: nn.Module) -> None:
     for name, param in named_parameters(model).items():
         if not param.requires_grad:
             continue
-        if not ranks.is_shared(param):
+        if not ranks.is_dtensor(param):
             raise HocketUsageError(
                 f"{name} is not sharded, but other parameters are: its gradient is not reduced; "
                 "call fully_shard() on the whole model, too"

@@ -8,6 +8,7 @@ other ranks. Answers with one line: "ok", or the traceback as JSON. DEVICE: cpu 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import json
@@ -52,7 +53,24 @@ def mesh(kind: str = "fsdp"):
     return dist.init_device_mesh(DEVICE, (WORLD,))
 
 
-def shard(model: nn.Module, kind: str = "fsdp", **options) -> nn.Module:
+def in_the_same_order(state, bucket):
+    """Reduces whole gradients as hocket reduces rows: gloo adds ranks in an order that depends on
+    where an element lies."""
+    grads = bucket.gradients()
+    given = hocket.replicas.packed(grads, WORLD).div_(WORLD)
+    dist.all_reduce(given)
+    hocket.replicas.unpacked(given, grads)
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def shard(model: nn.Module, kind: str = "fsdp", twin: bool = False, **options) -> nn.Module:
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model, **options)
+        if twin:
+            model.register_comm_hook(None, in_the_same_order)
+        return model
     from torch.distributed.fsdp import fully_shard
 
     where = mesh(kind)
@@ -75,8 +93,13 @@ def data(step: int, micro: int = 0):
     return next(iter(batches(1, seed=1000 * step + 10 * micro + 7 + RANK * 100))).to(DEVICE)
 
 
+def whole(tensor):
+    """All of a tensor, of which this rank may have a part."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 class Reference:
-    """One process with whole parameters: every rank runs it with gradients that FSDP2 has reduced.
+    """One process with whole parameters: every rank runs it with gradients that torch has reduced.
     Where ranks share nothing but the reduced gradient, it is the arithmetic of one process."""
 
     def __init__(self, model: nn.Module, twin: nn.Module, **options) -> None:
@@ -86,13 +109,13 @@ class Reference:
     @torch.no_grad()
     def step(self) -> None:
         for p, q in zip(self.model.parameters(), self.twin.parameters()):
-            p.grad = None if q.grad is None else q.grad.full_tensor().cpu()
+            p.grad = None if q.grad is None else whole(q.grad).cpu()
         self.opt.step()
         self.opt.zero_grad()
         for p, q in zip(self.model.parameters(), self.twin.parameters()):
             if q.requires_grad:
                 cut = hocket.ranks.part_of(q, p.detach())
-                q._local_tensor.copy_(cut)
+                hocket.ranks.local(q).copy_(cut)
             q.grad = None
 
 
@@ -102,7 +125,7 @@ def compare(opt, model: nn.Module, reference: Reference) -> None:
     opt.follow_weights()
     names = [name for name, _ in model.named_parameters()]
     for name, p, q in zip(names, model.parameters(), reference.model.parameters()):
-        assert same_bits(p.full_tensor(), q), f"weights of {name} differ"
+        assert same_bits(whole(p), q), f"weights of {name} differ"
         expected = reference.opt.state.get(q)
         if expected is None:
             assert p not in opt.state, name
@@ -111,9 +134,8 @@ def compare(opt, model: nn.Module, reference: Reference) -> None:
         assert float(found["step"]) == expected["step"], f"steps of {name}"
         for key in ("master_weight", "exp_avg", "exp_avg_sq"):
             value = found[key]
-            assert value.placements == p.placements and value.shape == p.shape, name
-            whole = gathered(value)
-            assert same_bits(whole, expected[key]), f"{key} of {name} differs"
+            assert value.placements == hocket.ranks._placements(p) and value.shape == p.shape, name
+            assert same_bits(gathered(value), expected[key]), f"{key} of {name} differs"
 
 
 def gathered(value) -> torch.Tensor:
@@ -134,11 +156,11 @@ def start(
     **options,
 ):
     """A sharded model with hocket, and its reference. overlap None: not attached."""
-    whole = make(model, dtype)
+    plain = make(model, dtype)
     if change is not None:
-        change(whole)
-    mine, twin = copy.deepcopy(whole).to(DEVICE), copy.deepcopy(whole).to(DEVICE)
-    twin = shard(twin, kind, **(sharding or {}))
+        change(plain)
+    mine, twin = copy.deepcopy(plain).to(DEVICE), copy.deepcopy(plain).to(DEVICE)
+    twin = shard(twin, kind, twin=True, **(sharding or {}))
     attach = overlap is not None
     if attach:
         options["overlap"] = overlap
@@ -151,7 +173,7 @@ def start(
         mine = shard(mine, kind, **(sharding or {}))
         for group, new in zip(opt.param_groups, groups(mine)):
             group["params"] = new["params"]
-    return opt, mine, Reference(whole, twin, lr=2e-3, max_norm=max_norm)
+    return opt, mine, Reference(plain, twin, lr=2e-3, max_norm=max_norm)
 
 
 def train(opt, model, reference, steps=STEPS, first=0, micro=1, sync_each=True, clip=None):
@@ -160,14 +182,18 @@ def train(opt, model, reference, steps=STEPS, first=0, micro=1, sync_each=True, 
             group["lr"] = 2e-3 / (1 + step)
         for each in (model, reference.twin):
             for part in range(micro):
-                if not sync_each:
-                    each.set_requires_gradient_sync(part == micro - 1)
-                (each(data(step, part)) / micro).backward()
+                with contextlib.ExitStack() as unreduced:
+                    if sync_each or part == micro - 1:
+                        pass
+                    elif hasattr(each, "no_sync"):
+                        unreduced.enter_context(each.no_sync())
+                    if not sync_each and not hasattr(each, "no_sync"):
+                        each.set_requires_gradient_sync(part == micro - 1)
+                    (each(data(step, part)) / micro).backward()
         if clip is not None:
             found = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             wanted = torch.nn.utils.clip_grad_norm_(reference.twin.parameters(), clip)
-            if hasattr(found, "full_tensor"):
-                found, wanted = found.full_tensor(), wanted.full_tensor()
+            found, wanted = whole(found), whole(wanted)
             assert torch.allclose(found.float(), wanted.float(), rtol=0.02), (found, wanted)
         opt.step()
         reference.step()
@@ -240,19 +266,19 @@ def clipping_by_torch():
     """clip_grad_norm_ on DTensors rounds the norm to the gradients' type, but the same on all."""
     opt, model, reference = start()
     train(opt, model, reference, steps=3, clip=2.0)
-    compare_scales(opt, model, reference)
+    compare_scales(opt, model, model.norm.weight)
 
 
-def compare_scales(opt, model, reference):
+def compare_scales(opt, model, weight):
     """All ranks have multiplied by the same factor, which is near that of torch."""
     found = [None] * WORLD
     dist.all_gather_object(found, opt.last_step.grad_scale)
     assert len(set(found)) == 1, found
     model(data(9)).backward()
-    before = opt.read_gradient(model.norm.weight).full_tensor().float()
+    before = opt.read_gradient(weight).full_tensor().float()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-    after = opt.read_gradient(model.norm.weight).full_tensor().float()
+    after = opt.read_gradient(weight).full_tensor().float()
     assert torch.allclose(after, before * min(1.0, 1.0 / norm), rtol=0.02), (before, after, norm)
     opt.zero_grad()
 
@@ -310,7 +336,7 @@ def attached_clipping_by_torch():
     opt, model, reference = start(overlap="forward")
     train(opt, model, reference, steps=3, clip=2.0)
     assert opt.last_step.grad_scale < 1
-    compare_scales(opt, model, reference)
+    compare_scales(opt, model, model.norm.weight)
 
 
 @case
@@ -368,6 +394,98 @@ def detached():
     again.attach(model)
     train(again, model, reference, steps=2, first=2)
     compare(again, model, reference)
+
+
+# -- DDP ------------------------------------------------------------------------------------------
+
+
+@case
+def ddp():
+    """Each rank updates some rows of all parameters."""
+    for overlap, limit in (("none", 2.0), ("forward", None), ("both", 3.6)):
+        opt, _, _ = exact(kind="ddp", overlap=overlap, max_norm=limit, change=with_small_tensors)
+        assert opt.last_step.step == STEPS
+        held = sum(part.numel() for part in opt.binding().parts)
+        assert held < 0.6 * sum(p.numel() for p in opt.binding().params) or WORLD == 1
+
+
+@slow
+def ddp_accumulates():
+    """In torch without a reduction, and in the engine where each backward reduces."""
+    exact(kind="ddp", overlap="both", training={"micro": 2, "sync_each": False, "steps": 3})
+    opt, model, _ = start(kind="ddp", overlap="forward")
+    model(data(0)).backward()
+    try:
+        model(data(1)).backward()  # reduced already: the sum would be of one rank
+    except RuntimeError as error:
+        assert "mixed torch.Tensor and DTensor" in str(error), error
+    else:
+        raise AssertionError(f"not refused by {opt}")
+
+
+@slow
+def ddp_otherwise():
+    """Gradients in DDP's own memory, small buckets, fp32, another model, clipping by torch."""
+    options = {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01}
+    exact(kind="ddp", overlap="both", sharding=options, max_norm=2.0, model="llama")
+    exact(kind="ddp", overlap="forward", dtype=torch.float32, accumulate=torch.float32)
+    opt, model, reference = start(kind="ddp", overlap="forward")
+    weight = model.module.norm.weight
+    train(opt, model, reference, steps=3, clip=2.0)
+    assert opt.last_step.grad_scale < 1
+    compare_scales(opt, model, weight)
+
+
+@case
+def ddp_resumes():
+    """State goes through torch.distributed.checkpoint and through a state_dict, also to FSDP2."""
+    opt, model, reference = start(kind="ddp", max_norm=2.0, overlap="both")
+    train(opt, model, reference, steps=2)
+    opt.synchronize()
+    save_distributed(FOLDER / "ddp", opt, model)
+    for kind in ("ddp", "fsdp"):
+        again, other, _ = start(kind=kind, max_norm=2.0, overlap="both")
+        load_distributed(FOLDER / "ddp", again, other)
+        again.bind()
+        compare(again, other, reference)
+    train(again, other, reference, steps=2, first=2)
+    compare(again, other, reference)
+
+
+@slow
+def ddp_reads_weights_between_steps():
+    """One rank alone may read its state at any time, but weights after synchronize() of all."""
+    opt, model, reference = start(kind="ddp", overlap="forward")
+    train(opt, model, reference, steps=2)
+    if RANK == 0:
+        opt.state_dict()
+        refused("opt.synchronize() on all ranks", model.state_dict)
+    opt.synchronize()
+    if RANK == 0:
+        model.state_dict()
+        model.module(data(7)).detach()
+    opt.detach()
+    again = hocket.AdamW(groups(model), lr=2e-3)
+    again.load_state_dict(opt.state_dict())
+    model(data(7)).backward()
+    refused("attach this one, too", again.step)
+    model.zero_grad()
+    again = hocket.AdamW(groups(model), lr=2e-3, overlap="both")
+    again.load_state_dict(opt.state_dict())
+    again.attach(model)
+    train(again, model, reference, steps=2, first=2)
+    compare(again, model, reference)
+
+
+@slow
+def ddp_that_attach_does_not_take():
+    for option in ("find_unused_parameters", "static_graph"):
+        model = shard(make("gpt").to(DEVICE), "ddp", **{option: True})
+        refused(option, lambda: hocket.AdamW(model.parameters()).attach(model))  # noqa: B023
+    plain = make("gpt").to(DEVICE)
+    opt = hocket.AdamW(plain.parameters())
+    opt.attach(plain)
+    refused("attach DistributedDataParallel(model)", lambda: plain(data(0)).backward() or opt.step())
 
 
 # -- Checkpoints ----------------------------------------------------------------------------------
