@@ -9,26 +9,9 @@
 #include <string.h>
 
 #include "core/graph/bytes.h"
+#include "sim/programme.h"
 
-/* Rows of the programme: resources, then the kernels' own rates, which may be lower than resources
- * allow. */
-enum {
-  ROW_CPU = HK_RES_COUNT,
-  ROW_MAPPED,
-  ROW_COUNT,
-};
-
-/* Rows contain times instead of uses: uses in bytes and in core seconds differ by nine orders of
- * magnitude, more than the solver's tolerance allows. */
-typedef struct {
-  double time[ROW_COUNT][HK_ROUTE_COUNT]; /* ns in which one parameter of each rank that shares the
-                                             row uses all of its capacity */
-  double most_resident;                   /* fraction of parameters whose state fits on the GPU */
-  double least_resident;                  /* fraction for which the host has no memory */
-} hk_programme;
-
-/* The fields of a graph that hk_demand_of reads: one rank that represents those of its node. */
-static hk_graph node_of(const hk_plan *plan) {
+hk_graph hk_programme_node(const hk_plan *plan) {
   const hk_job *job = &plan->job;
   return (hk_graph){.ranks = 1,
                     .optimizer = plan->optimizer,
@@ -53,13 +36,13 @@ static void fill_cpu(hk_programme *lp, int ranks, bool ahead, hk_optimizer optim
     fastest = fmax(fastest, hk_cpu_rate(m, rates[i], scales[i], m->cores.value));
   }
   lp->time[HK_RES_CORES][HK_ROUTE_CPU] = 1e9 * ranks * core_seconds / m->cores.value / best;
-  lp->time[ROW_CPU][HK_ROUTE_CPU] = 1e9 / fastest / best;
+  lp->time[HK_ROW_CPU][HK_ROUTE_CPU] = 1e9 / fastest / best;
 }
 
-/* Times per parameter and route, with the fewest bytes that any runtime moves. Fewer bytes would be
- * a different algorithm, not a better schedule. */
-static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
-  const hk_graph one = node_of(plan);
+/* The fewest bytes that any runtime moves: fewer bytes would be a different algorithm, not a better
+ * schedule. */
+void hk_programme_times(hk_programme *lp, const hk_plan *plan, const hk_machine *m) {
+  const hk_graph one = hk_programme_node(plan);
   const bool ahead = plan->overlap == HK_OVERLAP_BOTH && m->cpu_adamw_ahead.value > 1;
   const double state = hk_state_per_param(plan->optimizer);
   const double products = hk_optimizer_info_of(plan->optimizer)->orthogonal
@@ -94,15 +77,16 @@ static void fill_times(hk_programme *lp, const hk_plan *plan, const hk_machine *
     }
   }
   fill_cpu(lp, one.multiplicity, ahead, plan->optimizer, m);
-  lp->time[ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * 2 * state / m->mapped.value;
+  lp->time[HK_ROW_MAPPED][HK_ROUTE_MAPPED] = 1e9 * 2 * state / m->mapped.value;
 }
 
-static void fill_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *m, double n) {
+void hk_programme_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *m, double n) {
   const double gpu =
       m->gpu_memory.value - m->gpu_reserved.value - HK_BYTES_BF16 * n -
       (double)hk_model_all_frozen_bytes(&plan->model, plan->job.tp, hk_job_dp(&plan->job));
   const double host = (m->host_memory.value - m->host_reserved.value) / plan->job.gpus;
   const double state = hk_state_per_param(plan->optimizer);
+  lp->free_gpu = gpu;
   lp->most_resident = fmin(1, fmax(0, gpu / (state * n)));
   lp->least_resident = fmax(0, 1 - host / (state * n));
 }
@@ -111,9 +95,16 @@ static void fill_memory(hk_programme *lp, const hk_plan *plan, const hk_machine 
 
 /* Columns 1 .. HK_ROUTE_COUNT are the shares, the next is t. Row r + 1 is resource r, the last the
  * sum of shares. Memory limits are bounds of the resident column. */
-static void load(glp_prob *p, const hk_programme *lp) {
-  const int t = HK_ROUTE_COUNT + 1, sum = ROW_COUNT + 1;
-  int rows[ROW_COUNT * (HK_ROUTE_COUNT + 1) + HK_ROUTE_COUNT + 1];
+typedef struct {
+  const hk_programme *lp;
+  hk_bound *bound;
+  double *y; /* [HK_ROW_COUNT] */
+} physical;
+
+static void load(glp_prob *p, const void *problem) {
+  const hk_programme *lp = ((const physical *)problem)->lp;
+  const int t = HK_ROUTE_COUNT + 1, sum = HK_ROW_COUNT + 1;
+  int rows[HK_ROW_COUNT * (HK_ROUTE_COUNT + 1) + HK_ROUTE_COUNT + 1];
   int columns[sizeof rows / sizeof rows[0]];
   double values[sizeof rows / sizeof rows[0]];
   int n = 0;
@@ -125,7 +116,7 @@ static void load(glp_prob *p, const hk_programme *lp) {
   for (int j = 0; j < HK_ROUTE_COUNT; j++) glp_set_col_bnds(p, j + 1, GLP_LO, 0, 0);
   const double low = lp->least_resident, high = lp->most_resident;
   glp_set_col_bnds(p, HK_ROUTE_RESIDENT + 1, high > low ? GLP_DB : GLP_FX, low, high);
-  for (int r = 0; r < ROW_COUNT; r++) {
+  for (int r = 0; r < HK_ROW_COUNT; r++) {
     glp_set_row_bnds(p, r + 1, GLP_LO, 0, 0); /* t - time f >= 0 */
     n++;
     rows[n] = r + 1, columns[n] = t, values[n] = 1;
@@ -143,12 +134,18 @@ static void load(glp_prob *p, const hk_programme *lp) {
   glp_load_matrix(p, n, rows, columns, values);
 }
 
+static void read_solution(glp_prob *p, void *problem) {
+  const physical *answer = problem;
+  for (int r = 0; r < HK_ROW_COUNT; r++) answer->y[r] = fmax(0, glp_get_row_dual(p, r + 1));
+  for (int j = 0; j < HK_ROUTE_COUNT; j++) answer->bound->share[j] = glp_get_col_prim(p, j + 1);
+}
+
 /* Solves, with every call of GLPK that may fail. */
-static int solve_programme(const hk_programme *lp, hk_bound *bound, double y[ROW_COUNT],
+static int solve_programme(hk_programme_load fill, hk_programme_read read, void *problem,
                            bool *optimal) {
   glp_term_out(GLP_OFF); /* GLPK's environment is one per thread; its output is switched off */
   glp_prob *p = glp_create_prob();
-  load(p, lp);
+  fill(p, problem);
   glp_smcp parameters;
   glp_init_smcp(&parameters);
   parameters.msg_lev = GLP_MSG_OFF;
@@ -159,10 +156,7 @@ static int solve_programme(const hk_programme *lp, hk_bound *bound, double y[ROW
     code = glp_exact(p, &parameters);
   }
   *optimal = code == 0 && glp_get_status(p) == GLP_OPT;
-  if (*optimal) {
-    for (int r = 0; r < ROW_COUNT; r++) y[r] = fmax(0, glp_get_row_dual(p, r + 1));
-    for (int j = 0; j < HK_ROUTE_COUNT; j++) bound->share[j] = glp_get_col_prim(p, j + 1);
-  }
+  if (*optimal) read(p, problem);
   glp_delete_prob(p);
   return code;
 }
@@ -173,8 +167,8 @@ static void leave_glpk(void *place) {
 
 /* Without a hook GLPK aborts the program when memory runs out. A hook may leave it by longjmp if
  * the environment is then freed (reference manual, glp_error_hook). */
-static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_COUNT],
-                       hk_error *err) {
+hk_status hk_programme_solve(hk_programme_load fill, hk_programme_read read, void *problem,
+                             hk_error *err) {
   jmp_buf place;
   bool optimal = false;
   if (glp_init_env() > 1) return hk_fail(err, HK_ENVIRONMENT, "GLPK cannot be set up: no memory");
@@ -183,7 +177,7 @@ static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_COU
     return hk_fail(err, HK_ENVIRONMENT, "out of memory (for the bound's linear programme)");
   }
   glp_error_hook(leave_glpk, &place);
-  const int code = solve_programme(lp, bound, y, &optimal);
+  const int code = solve_programme(fill, read, problem, &optimal);
   glp_error_hook(NULL, NULL);
   return optimal ? HK_OK
                  : hk_fail(err, HK_ENVIRONMENT,
@@ -192,12 +186,12 @@ static hk_status solve(const hk_programme *lp, hk_bound *bound, double y[ROW_COU
 
 /* The value that the prices y prove (bound.h), memory limits entering through the best z: with
  * f_resident in [low, high], the cheapest mix puts as much as it may on the cheaper side. */
-static double certify(const hk_programme *lp, double y[ROW_COUNT]) {
+static double certify(const hk_programme *lp, double y[HK_ROW_COUNT]) {
   double total = 0;
-  for (int r = 0; r < ROW_COUNT; r++) total += y[r];
+  for (int r = 0; r < HK_ROW_COUNT; r++) total += y[r];
   if (!(total > 0)) return 0;
   double cost[HK_ROUTE_COUNT] = {0};
-  for (int r = 0; r < ROW_COUNT; r++) {
+  for (int r = 0; r < HK_ROW_COUNT; r++) {
     y[r] /= total;
     for (int j = 0; j < HK_ROUTE_COUNT; j++) cost[j] += y[r] * lp->time[r][j];
   }
@@ -243,20 +237,21 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
   for (int j = 0; j < HK_ROUTE_COUNT; j++) n += (double)totals[j];
 
   hk_programme lp = {0};
-  fill_times(&lp, plan, machine);
-  fill_memory(&lp, plan, machine, n);
+  hk_programme_times(&lp, plan, machine);
+  hk_programme_memory(&lp, plan, machine, n);
   bound->feasible = lp.least_resident <= lp.most_resident;
   if (!bound->feasible) return HK_OK;
 
-  double y[ROW_COUNT] = {0};
-  HK_TRY(solve(&lp, bound, y, err));
-  const hk_graph node = node_of(plan);
+  double y[HK_ROW_COUNT] = {0};
+  physical problem = {&lp, bound, y};
+  HK_TRY(hk_programme_solve(load, read_solution, &problem, err));
+  const hk_graph node = hk_programme_node(plan);
   bound->update_ns = floor_ns(certify(&lp, y) * n);
   /* With an overlap the barrier is no part of the time in which updates run. */
   if (plan->overlap == HK_OVERLAP_NONE) bound->update_ns += barrier_ns(&node, machine);
   memcpy(bound->price, y, sizeof bound->price);
-  bound->cpu_price = y[ROW_CPU];
-  bound->mapped_price = y[ROW_MAPPED];
+  bound->cpu_price = y[HK_ROW_CPU];
+  bound->mapped_price = y[HK_ROW_MAPPED];
   name_binding(bound);
   return HK_OK;
 }

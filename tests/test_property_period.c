@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/forecast.h"
+#include "sim/certificate.h"
 #include "tests/random.h"
 
 #define CASES 150
@@ -161,6 +161,8 @@ static void every_plan_passes_its_checks(void **state) {
       fail_msg("seed %d: %s", (int)seed, err.message);
     check_parts(&f);
     if (seed <= CASES / 3) check_cycles(&f, &m);
+    hk_certificate certificate; /* fails if its bound is above the period */
+    must(hk_certify(&f, &m, &certificate, &err), &err);
     unsteady += f.unsteady_ns > f.iteration_ns / 1000;
     must(hk_forecast_make(&same, &m, NULL, &again, &err), &err);
     assert_int_equal(f.result.timeline.n_spans, again.result.timeline.n_spans);

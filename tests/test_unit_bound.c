@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "sim/forecast.h"
+#include "sim/certificate.h"
 #include "sim/rank.h"
 #include "tests/random.h"
 
@@ -326,7 +326,7 @@ static void below_every_policy(void **state) {
   const hk_policy *const *policies = hk_policy_list(&n);
   hk_model model = tiny_model(2);
   const double parameters = (double)model.parameters;
-  int fitting = 0, tight = 0;
+  int fitting = 0, tight = 0, certified = 0, close = 0;
   for (uint64_t seed = 0; seed < 600; seed++) {
     random_stream r = {seed};
     hk_machine m = random_node(&r);
@@ -373,6 +373,11 @@ static void below_every_policy(void **state) {
                    policy->name, (long long)f.physical.update_ns,
                    (long long)f.graph_bound.update_ns);
         }
+        hk_certificate certificate; /* fails if its bound is above the iteration */
+        must(hk_certify(&f, &roomy, &certificate, &err), &err);
+        assert_int_equal(certificate.made, runtime == HK_RUNTIME_HOCKET);
+        certified += certificate.made;
+        close += certificate.made && hk_certificate_gap(&certificate) < 0.1;
         fitting++;
         tight += (double)f.update_ns < 1.1 * (double)f.physical.update_ns;
       }
@@ -380,7 +385,7 @@ static void below_every_policy(void **state) {
     }
   }
   hk_model_free(&model);
-  assert_true(fitting > 1000);
+  assert_true(fitting > 1000 && certified > 600 && close > 30);
   assert_true(tight > 30); /* cases in which a policy is within 10 % of the physical bound */
 }
 

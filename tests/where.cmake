@@ -11,8 +11,8 @@
 
 # Scripts that run the program many times: under ASan they take three to five times as long. There
 # the readers' code runs in the fuzz targets' corpora, the rest in the unit tests.
-set(SCRIPTS golden_bad_input golden_cli_help golden_completion golden_config golden_deterministic
-            golden_estimate golden_fit golden_import golden_largest golden_machine_store
+set(SCRIPTS golden_bad_input golden_certificate golden_cli_help golden_completion golden_config
+            golden_deterministic golden_estimate golden_fit golden_import golden_largest golden_machine_store
             golden_machines golden_overlap golden_price golden_questions golden_readme golden_screen
             golden_set golden_sweep golden_timeline golden_trace_store)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.

@@ -30,7 +30,8 @@ typedef struct {
   hk_price price;
   hk_baseline baseline;
   hk_emission emission;
-  hk_advice advice; /* empty with --quiet */
+  hk_advice advice;           /* empty with --quiet */
+  hk_certificate certificate; /* of the first schedule */
 } hk_planning;
 
 /* NULL: not evaluated. */
@@ -94,6 +95,7 @@ static void print_why(const hk_planning *p, bool quiet) {
     if (!quiet) hk_report_uncertainty(&p->uncertainty);
   }
   hk_report_bound_line(best);
+  hk_report_certificate(&p->certificate);
 }
 
 /* The iteration in which clipping acts, and what the ranking assumes about it. */
@@ -294,6 +296,7 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
   hk_put_string(root, "machine", setup->machine.name, ok);
   put_job(&setup->job, root, ok);
   hk_report_bound_json(&ranking->forecasts[0], root, ok);
+  hk_report_certificate_json(&p->certificate, root, ok);
   hk_put_item(root, "best", ranking->n_fit > 0 ? cJSON_CreateNumber(0) : cJSON_CreateNull(), ok);
   cJSON *schedules = hk_put_array(root, "schedules", ok);
   for (size_t i = 0; i < ranking->n; i++) {
@@ -405,6 +408,8 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
   HK_TRY(hk_baseline_simulate(args, &p->setup, &p->baseline, err));
   HK_TRY(hk_price_make(args, price, &p->setup.job, &p->price, err));
   HK_TRY(rank(args, p, err));
+  if (!hk_emit_instead(args->output))
+    HK_TRY(hk_certify(&p->ranking.forecasts[0], &p->setup.machine, &p->certificate, err));
   if (p->ranking.n_fit > 0 && !hk_emit_instead(args->output))
     HK_TRY(hk_uncertainty_make(p->ranking.forecasts, p->ranking.n_fit, &p->setup.machine,
                                &p->uncertainty, err));

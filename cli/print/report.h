@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "sim/certificate.h"
 #include "sim/uncertainty.h"
 
 /* Adds the members of "hocket.forecast/1", except the schema. */
@@ -25,6 +26,11 @@ void hk_report_heading(const hk_model *model, const hk_machine *machine, const h
 /* "lower bound of the update: 812.4 ms, DRAM-bound (linear programme + dual certificate)"; with an
  * overlap "lower bound of the iteration: 433.2 ms, bound by the lane cpu". */
 void hk_report_bound_line(const hk_forecast *forecast);
+/* The bound of the iteration over all divisions of the update, what binds and what more of it is
+ * worth. Nothing if the certificate was not made. */
+void hk_report_certificate(const hk_certificate *certificate);
+/* Adds "certificate" (scripts/check-certificate), or nothing. */
+void hk_report_certificate_json(const hk_certificate *certificate, cJSON *object, bool *ok);
 /* Prints one line per warning. */
 hk_status hk_report_warnings(const hk_plan *plan, const hk_machine *machine, hk_error *err);
 

@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-3.0-or-later
+# scripts/check-certificate verifies what `plan --json` certifies, and refuses it once tampered with.
+# Usage: test_golden_certificate.sh HOCKET
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/fixture.sh"
+check=$(dirname "$0")/../scripts/check-certificate
+
+# tampered FILE CODE: a copy of the plan after CODE changed its certificate c is refused.
+tampered() {
+  python3 - "$1" "$2" <<'EOF'
+import json, sys
+plan = json.load(open(sys.argv[1]))
+c = plan["certificate"]
+priced = [row for mode in c["modes"] for row in mode["limits"] if row["price"] > 0]
+exec(sys.argv[2])
+json.dump(plan, open("tampered.json", "w"))
+EOF
+  "$check" tampered.json >checked 2>&1
+  local status=$?
+  [[ $status == 1 ]] || fail "'$2' in $1: status $status, $(cat checked)"
+}
+
+ok plan --model llama-2-13b --machine h200-16c --json --quiet
+cp out plain.json
+ok plan --model llama-2-13b --machine h200-16c --overlap both --json --quiet
+cp out overlapped.json
+ok plan --model llama-2-7b --machine h200-16c --json --quiet
+cp out resident.json
+"$check" plain.json overlapped.json resident.json >checked || fail "not verified: $(cat checked)"
+[[ $(grep -c ": verified: at least" checked) == 3 ]] || fail "$(cat checked)"
+
+tampered plain.json 'c["bound_ms"] *= 1.0001; c["gap_pct"] = 100 * (c["iteration_ms"] / c["bound_ms"] - 1)'
+tampered plain.json 'c["gap_pct"] -= 0.01'
+tampered plain.json 'c["iteration_ms"] = 0.9 * c["bound_ms"]'
+tampered plain.json 'c["most_resident"] += 0.001'
+tampered plain.json 'c["parameters_per_gpu"] *= 0.999'
+tampered plain.json 'c["routes"]["cpu"]["in"] = 0; c["routes"]["cpu"]["cpu"] = 0.9'
+tampered plain.json 'c["modes"].pop()'
+tampered plain.json 'del c["always"]'
+tampered plain.json 'for row in priced: row["capacity_per_s"] *= 1.001'
+tampered plain.json 'priced[0]["price"] += 1e-3'
+tampered plain.json 'priced[0]["price"] *= -1'
+tampered plain.json 'c["before_ns"] -= 1e6'
+tampered overlapped.json 'c["bound_ms"] *= 1.0001; c["gap_pct"] = 100 * (c["iteration_ms"] / c["bound_ms"] - 1)'
+tampered overlapped.json 'for row in c["always"]: row["fixed_ns"] *= 0.999; row["ns_per_parameter"] = {}'
+
+"$check" /dev/null >checked 2>&1
+[[ $? == 2 ]] || fail "an empty file: $(cat checked)"
+
+# What binds is named where the gap is above 2 %, with what more of it is worth.
+ok plan --model llama-2-13b --machine h200-16c --quiet
+tr '\n' ' ' <out | grep -qE "faster than [0-9.]+ ms: gap [0-9.]+ %; .* binds most, +1 .* more of it is +worth [0-9.]+ ms" ||
+  fail "plan: no binding limit in '$(cat out)'"
