@@ -304,7 +304,8 @@ int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_ste
                                .tensors = report.params,
                                .grad_norm = report.grad_norm,
                                .grad_scale = report.grad_scale,
-                               .ahead = report.ahead};
+                               .ahead = report.ahead,
+                               .switches = report.switches};
   }
   return leave(&in, status, &err, message);
 }

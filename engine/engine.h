@@ -43,6 +43,7 @@ typedef struct {
   uint64_t seed;               /* of the random bits that round v (engine/adamw/formats.h) */
   int most_threads; /* threads that the CPU team may have in later steps; 0: as many as planned */
   bool adapt;       /* choose their number while training (engine/train/adapt.h) */
+  hk_ns expected;   /* with adapt: predicted time of an iteration; 0: not known */
 } hk_engine_options;
 
 /* Bytes of memory that an engine takes. */
@@ -129,7 +130,7 @@ typedef struct {
   bool skipped;
   int64_t nonfinite, params;
   double grad_norm, grad_scale;
-  int64_t ahead;
+  int64_t ahead, switches;
   hk_ns update; /* wall time of the update; 0 with an overlap: the update goes on after the step */
 } hk_step_report;
 

@@ -4,6 +4,7 @@
 #include "engine/train/adapt.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* Weights of a new value in the mean and in the variance; what is known of the scatter at first;
  * and the largest distance from the mean that counts, in standard deviations, so that one long
@@ -30,6 +31,8 @@ enum { MOST_OTHERS = 4 };
  * many standard deviations. */
 #define LEAST_DRIFT  0.05
 #define DRIFT_ERRORS 3.0
+
+#define MOST_MISS 0.1
 
 /* A try ends when its gain is larger or smaller than LEAST_GAIN by so many standard errors, or
  * after MOST_PAIRS pairs. It succeeds after no fewer than LEAST_PAIRS, and with few of them, which
@@ -177,6 +180,18 @@ static double median_of_three(const double *v) {
   return fmax(fmin(v[0], v[1]), fmin(fmax(v[0], v[1]), v[2]));
 }
 
+/* Once it is known how long an iteration takes: if the plan predicted another time, this has moved
+ * from there. A prediction may be wrong by MOST_MISS. */
+static void compare_with_plan(hk_adapt *a) {
+  if (a->iteration.n < SETTLED || a->expected == 0) return;
+  const double most = fmax(MOST_MISS, DRIFT_ERRORS * scatter_of(&a->iteration));
+  if (fabs(a->iteration.mean - a->expected) > most) {
+    a->anchor = a->expected;
+    a->anchor_rate = 0;
+  }
+  a->expected = 0;
+}
+
 /* Values of a time that has moved, and of pauses, do not count for the scatter. */
 static void watch(hk_adapt *a, double x, double rate) {
   const double least = fmax(LEAST_DRIFT, DRIFT_ERRORS * scatter_of(&a->iteration));
@@ -190,6 +205,7 @@ static void watch(hk_adapt *a, double x, double rate) {
   if (!settled) {
     a->anchor = a->iteration.mean;
     a->anchor_rate = hk_estimate_value(&a->rate);
+    compare_with_plan(a);
   } else if (a->seen >= HK_ADAPT_LAST && a->rest == 0) {
     const double level = median_of_three(a->last);
     if (fabs(level - a->anchor) > least) begin_round(a, level);
@@ -204,9 +220,13 @@ static void forget(hk_adapt *a) {
   a->seen = -WARM;
 }
 
-void hk_adapt_begin(hk_adapt *a, int threads, int most) {
-  *a = (hk_adapt){
-      .on = most > 1, .kept = threads, .planned = threads, .most = most, .next_rest = LEAST_REST};
+void hk_adapt_begin(hk_adapt *a, int threads, int most, hk_ns expected) {
+  *a = (hk_adapt){.on = most > 1,
+                  .kept = threads,
+                  .planned = threads,
+                  .most = most,
+                  .expected = expected > 0 ? log((double)expected) : 0,
+                  .next_rest = LEAST_REST};
   forget(a);
 }
 
@@ -244,4 +264,22 @@ void hk_adapt_note(hk_adapt *a, int64_t step, int kind, hk_ns time, double rate)
     if (rate > 0) hk_estimate_add(&a->rate, rate);
     a->threads = a->candidate;
   }
+}
+
+/* -- What is said of it ------------------------------------------------------------------------ */
+
+void hk_adapt_reason(const hk_adapt *a, const char *what, char *text, size_t size) {
+  const hk_adapt_switch *s = &a->latest;
+  char rates[96] = "";
+  text[0] = 0;
+  if (a->switches == 0) return;
+  if (s->rate > 0 && s->rate_before > 0) {
+    snprintf(rates, sizeof rates, " (the CPU updated %.3g elements a second instead of %.3g)",
+             s->rate, s->rate_before);
+  }
+  snprintf(text, size,
+           "after step %lld the CPU team has %d threads instead of %d: %s took %.4g ms instead of "
+           "%.4g%s, and %.1f %% less with %d threads in turns",
+           (long long)s->step, s->to, s->from, what, hk_ms(s->now), hk_ms(s->before), rates,
+           100 * s->gain, s->to);
 }

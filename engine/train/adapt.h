@@ -7,6 +7,7 @@
 #define HK_ENGINE_TRAIN_ADAPT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/base/units.h"
@@ -39,9 +40,10 @@ typedef struct {
   bool on;  /* false: `threads` never changes */
   int kept; /* the number in use, when no other is tried */
   int planned, most;
-  int kind;                    /* of the iterations that count */
-  int others;                  /* number of the last iterations that were of other kinds */
-  int pauses;                  /* number of the last iterations that were far longer than usual */
+  double expected; /* logarithm of the predicted time, until it has been compared; 0: none */
+  int kind;        /* of the iterations that count */
+  int others;      /* number of the last iterations that were of other kinds */
+  int pauses;      /* number of the last iterations that were far longer than usual */
   hk_estimate iteration, rate; /* with `kept`; rate: elements a second of the CPU team */
 
   /* While it watches. */
@@ -64,11 +66,15 @@ typedef struct {
   hk_adapt_switch latest; /* the last of them */
 } hk_adapt;
 
-/* The team has `threads` now and may have 1 .. most. */
-void hk_adapt_begin(hk_adapt *adapt, int threads, int most);
+/* The team has `threads` now and may have 1 .. most. `expected`: predicted time of an iteration; if
+ * it turns out to be another, other numbers are tried at once; 0: not known. */
+void hk_adapt_begin(hk_adapt *adapt, int threads, int most, hk_ns expected);
 /* An iteration with adapt->threads has taken `time`, and the team updated `rate` elements a second
  * while it worked (0: it did not). `step`: number of steps so far. Iterations of different kinds
  * (hk_step_kind: clip.h) are not compared. Sets adapt->threads. */
 void hk_adapt_note(hk_adapt *adapt, int64_t step, int kind, hk_ns time, double rate);
+/* Writes a sentence that says what the last switch changed and why; "" before the first. `what`:
+ * what takes time, "iterations" or "updates". */
+void hk_adapt_reason(const hk_adapt *adapt, const char *what, char *text, size_t size);
 
 #endif

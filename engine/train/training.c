@@ -100,7 +100,7 @@ hk_status hk_training_open(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   hk_adapt_begin(&t->adapt, hk_team_members(e->team),
-                 e->options.adapt ? hk_team_threads(e->team) : 1);
+                 e->options.adapt ? hk_team_threads(e->team) : 1, e->options.expected);
   t->flush = hk_executor_stream(e->executor, HK_LANE_FLUSH);
   if (t->flush == NULL) {
     t->own_flush = true;
@@ -347,6 +347,7 @@ hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_r
       hk_training_adapt(e, HK_STEP_HELD, t->elapsed);
     }
   }
+  report->switches = t->adapt.switches;
   t->factor = 1;
   pthread_mutex_unlock(&t->lock);
   return status;

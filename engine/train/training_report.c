@@ -97,6 +97,23 @@ static void put_choice(const hk_engine *e, cJSON *root, bool *ok) {
   }
 }
 
+static void put_adapting(const hk_engine *e, cJSON *root, bool *ok) {
+  const hk_adapt *a = &e->training->adapt;
+  char reason[320];
+  hk_adapt_reason(a, hk_training_overlaps(e) ? "iterations" : "updates", reason, sizeof reason);
+  cJSON *to = hk_put_object(root, "adapting", ok);
+  hk_put_number(to, "threads", a->kept, ok);
+  hk_put_number(to, "planned", a->planned, ok);
+  hk_put_number(to, "most", a->most, ok);
+  hk_put_number(to, "iteration_ms", 1e-6 * hk_estimate_value(&a->iteration), ok);
+  hk_put_number(to, "iteration_scatter", hk_estimate_scatter(&a->iteration), ok);
+  hk_put_number(to, "elements_per_s", hk_estimate_value(&a->rate), ok);
+  hk_put_number(to, "elements_scatter", hk_estimate_scatter(&a->rate), ok);
+  hk_put_number(to, "tries", (double)a->tries, ok);
+  hk_put_number(to, "switches", (double)a->switches, ok);
+  hk_put_string(to, "reason", reason, ok);
+}
+
 static bool put_report(hk_engine *e, cJSON *root) {
   bool ok = root != NULL;
   if (!ok) return false;
@@ -120,6 +137,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   put_sums(e, root, &ok);
   put_times(e, root, &ok);
   if (e->plan.overlap == HK_OVERLAP_BOTH) put_choice(e, root, &ok);
+  if (e->options.adapt) put_adapting(e, root, &ok);
   if (hk_training_is_host(e)) {
     hk_put_number(root, "callers_kernels_ms", hk_ms(hk_backend_host_callers_kernels(e->backend)),
                   &ok);

@@ -34,7 +34,7 @@ from typing import (
 import torch
 from torch import Tensor, nn
 
-from . import _abi
+from . import _abi, ranks
 from .blocks import MAX_BLOCKS, Block, find_blocks
 from .describe import Call, Costs, measure, on_fakes
 from .direct import Direct
@@ -554,11 +554,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 def refuse_ranks() -> None:
     """Raises HocketUsageError if this process is one of several ranks."""
-    if (
-        torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-        and torch.distributed.get_world_size() > 1
-    ):
+    if ranks.several():
         raise HocketUsageError(
             "an attached hocket.AdamW with whole parameters in a group of "
             f"{torch.distributed.get_world_size()} ranks: gradients leave before they are reduced; "

@@ -49,6 +49,8 @@ class Settings(NamedTuple):
     clip_share: Optional[float] = None
     state: Optional[str] = None
     seed: int = 0
+    adapt: bool = True
+    expected_ms: float = 0.0
 
 
 class Entry(NamedTuple):
@@ -235,6 +237,8 @@ class Binding:
             _abi.CLIPS[settings.clip],
             None if settings.state is None else settings.state.encode(),
             settings.seed,
+            int(settings.adapt and not ranks.several()),
+            settings.expected_ms,
         )
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:

@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 # -- Tensors ------------------------------------------------------------------------------------
 
 
+def several() -> bool:
+    """Whether this process is one of several ranks."""
+    return (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    )
+
+
 _ROWS: Any = WeakTensorKeyDictionary()
 """Mesh whose ranks update the rows of a tensor that each of them has whole."""
 

@@ -54,6 +54,7 @@ def explain(optimizer: "AdamW") -> str:
         lines.append(f'plan="auto" chose: {answer.get("reason", "no reason was given")}')
         lines.extend(_other_states(optimizer, answer))
     report = binding.engine.report()
+    lines.append(_adapting(optimizer, report))
     lines.extend(f"{key}: {_short(value)}" for key, value in report.items() if key != "schema")
     last = optimizer.last_step
     if last is not None:
@@ -62,6 +63,28 @@ def explain(optimizer: "AdamW") -> str:
             f"{last.grad_scale:.6g}, {last.tensors} tensors, {last.ahead:,} elements ahead of it"
         )
     return "\n".join(lines) + "\n"
+
+
+def _adapting(optimizer: "AdamW", report: Dict[str, Any]) -> str:
+    """What choosing the number of threads has come to."""
+    found = report.pop("adapting", None)
+    if found is None:
+        why = "" if not optimizer._settings.adapt else ", because several ranks wait for each other"
+        return f"The number of the CPU team's threads does not change{why}."
+    text = f"CPU team: {found['threads']} of 1 to {found['most']} threads, {found['planned']} planned."
+    if found["iteration_ms"]:
+        what = "An update" if report["overlap"] == "none" else "An iteration"
+        text += f" {what} takes {found['iteration_ms']:.4g} ms +- {found['iteration_scatter']:.1%}"
+        if optimizer._expected_ms:
+            text += f", predicted {optimizer._expected_ms:.4g}"
+        text += "."
+    if found["elements_per_s"]:
+        text += (
+            f" The team updates {found['elements_per_s']:.3g} elements a second "
+            f"+- {found['elements_scatter']:.1%}."
+        )
+    text += f" {found['tries']} other numbers have been tried, {found['switches']} kept."
+    return text + (f" Last: {found['reason']}." if found["reason"] else "")
 
 
 def _other_states(optimizer: "AdamW", answer: Dict[str, Any]) -> List[str]:
