@@ -43,7 +43,7 @@ tampered plain.json 'priced[0]["price"] += 1e-3'
 tampered plain.json 'priced[0]["price"] *= -1'
 tampered plain.json 'c["before_ns"] -= 1e6'
 tampered overlapped.json 'c["bound_ms"] *= 1.0001; c["gap_pct"] = 100 * (c["iteration_ms"] / c["bound_ms"] - 1)'
-tampered overlapped.json 'for row in c["always"]: row["fixed_ns"] *= 0.999; row["ns_per_parameter"] = {}'
+tampered resident.json 'for row in c["always"]: row["fixed_ns"] *= 0.999; row["ns_per_parameter"] = {}'
 
 "$check" /dev/null >checked 2>&1
 [[ $? == 2 ]] || fail "an empty file: $(cat checked)"
@@ -52,3 +52,5 @@ tampered overlapped.json 'for row in c["always"]: row["fixed_ns"] *= 0.999; row[
 ok plan --model llama-2-13b --machine h200-16c --quiet
 tr '\n' ' ' <out | grep -qE "faster than [0-9.]+ ms: gap [0-9.]+ %; .* binds most, +1 .* more of it is +worth [0-9.]+ ms" ||
   fail "plan: no binding limit in '$(cat out)'"
+
+finish "certificates"
