@@ -24,7 +24,7 @@ set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed go
 # What these test is tested in part by others: fits by unit_profile_nodes, calibration by
 # engine_calibrate, orders and overlaps by engine_training and engine_abi.
 set(LONG_IN_RELEASE engine_calibrate_cli engine_training_orders engine_validate_cli golden_fit
-                    golden_overlap unit_fit)
+                    golden_overlap unit_fit unit_profile_fit)
 # These look for wrong use of memory, often after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard
                    engine_faults engine_run engine_stand engine_training_faults)
@@ -37,11 +37,11 @@ set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
-# engine_exact, engine_executor, engine_segments and engine_training use the same threads.
+# engine_accumulate, engine_executor, engine_segments and engine_training use the same threads.
 set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
-                 engine_checkpoint_training engine_checksum engine_clip_blocks engine_formats
-                 engine_formats_bias engine_recording engine_run engine_squares engine_stand
-                 engine_training_faults engine_training_orders engine_validate)
+                 engine_checkpoint_training engine_checksum engine_clip_blocks engine_exact
+                 engine_formats engine_formats_bias engine_recording engine_run engine_squares
+                 engine_stand engine_training_faults engine_training_orders engine_validate)
 
 # CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take
 # less than 4. ctest starts the longest first, so that no processor waits for one at the end.

@@ -101,7 +101,8 @@ def fail_everywhere(kind, overlap, monkeypatch, tmp_path):
 )
 def test_a_failure_at_every_point_is_an_error_without_a_hang(kind, overlap, monkeypatch, tmp_path):
     wait = Wait(monkeypatch)
-    waits = kind in ("kernel", "launch", "record", "wait") and overlap != "none"
+    # With "both" the update is at its end when forward begins, on a busy machine always.
+    waits = kind in ("kernel", "launch", "record", "wait") and overlap == "forward"
     for _ in range(20):
         failures, saved = fail_everywhere(kind, overlap, monkeypatch, tmp_path)
         assert failures > 0

@@ -219,7 +219,7 @@ def interrupted_everywhere(before, prepare, act, recover, most, stride, **how):
 # Strides are prime, so that loops are hit everywhere. Every point takes 20 minutes: set them to 1.
 @pytest.mark.parametrize("accumulation, clips", [(1, False), (2, True)])
 @pytest.mark.parametrize(
-    "before, stride", [(0, 31 if FULL else 499), (2, 7 if FULL else 101), (2, RETURNS)]
+    "before, stride", [(0, 31 if FULL else 997), (2, 7 if FULL else 199), (2, RETURNS)]
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_an_interrupted_iteration_was_carried_out_or_not(mode, before, stride, accumulation, clips):
@@ -238,7 +238,7 @@ def test_an_interrupted_iteration_was_carried_out_or_not(mode, before, stride, a
 
 
 @pytest.mark.parametrize("accumulation, clips", [(1, False), (2, True)])
-@pytest.mark.parametrize("stride", [5 if FULL else 37, RETURNS])
+@pytest.mark.parametrize("stride", [5 if FULL else 79, RETURNS])
 @pytest.mark.parametrize("mode", MODES)
 def test_an_interrupted_step_can_be_repeated(mode, stride, accumulation, clips):
     """Gradients that are tensors stay after a step, as in torch: repeating it takes another. Those
