@@ -7,6 +7,7 @@
 
 #include "core/base/json.h"
 #include "engine/default_plan.h"
+#include "engine/device/arena.h"
 
 static hk_status load_plan(const char *plan, hk_plan *out, hk_error *err) {
   if (plan[0] != '{') return hk_plan_load(plan, out, err);
@@ -160,22 +161,30 @@ static hk_optimizer state_that_fits(const hk_plan *plan, const hk_param *params,
   return HK_OPTIMIZER_COUNT;
 }
 
-/* Fails if the engine needs more host memory than `most` bytes; 0: no limit. */
+/* Fails if the engine needs more host memory than `most` bytes allow (0: no limit), or than there
+ * is. Names a format of state that would do. */
 static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, size_t n,
-                                   hk_bytes most, hk_error *err) {
+                                   hk_bytes most, const hk_backend_ops *backend, hk_error *err) {
   hk_engine_memory memory;
-  char needs[32], has[32];
+  char needs[32], has[32], or_state[64] = "";
   if (most < 0) {
     return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
                    (long long)most);
   }
-  if (most == 0) return HK_OK;
+  HK_TRY(hk_engine_check_plan(plan, err));
   HK_TRY(hk_engine_measure(plan, params, n, &memory, err));
-  if (memory.host_pinned <= most) return HK_OK;
-  char or_state[64] = "";
-  const hk_optimizer fits = state_that_fits(plan, params, n, most);
+  const bool allowed = most == 0 || memory.host_pinned <= most;
+  /* The host backend's device memory is host memory, too. */
+  const hk_bytes beside = backend == &hk_backend_host ? memory.device : 0;
+  hk_error why = {0};
+  if (allowed &&
+      hk_arena_check_room(memory.host_pinned + beside, "this plan's engine", &why) == HK_OK)
+    return HK_OK;
+  const hk_optimizer fits =
+      state_that_fits(plan, params, n, allowed ? hk_host_available() - beside : most);
   if (fits != HK_OPTIMIZER_COUNT)
     snprintf(or_state, sizeof or_state, ", or use state '%s'", hk_optimizer_names[fits]);
+  if (allowed) return hk_fail(err, why.status, "%s%s", why.message, or_state);
   return hk_fail(err, HK_NO,
                  "the optimizer's state needs %s of host memory, host_memory allows %s: allow "
                  "more, or let more of it stay on the GPU (gpu_memory)%s",
@@ -198,7 +207,8 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);
   if (status == HK_OK) status = choose_overlap(text, params, n, o, &plan, err);
-  if (status == HK_OK) status = check_host_memory(&plan, params, n, o->host_memory, err);
+  if (status == HK_OK)
+    status = check_host_memory(&plan, params, n, o->host_memory, inner.backend, err);
   if (status == HK_OK) {
     status = hk_engine_create(&plan, params, n, groups, n_groups, &inner, engine, err);
   }

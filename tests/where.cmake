@@ -36,7 +36,8 @@ set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_
                  unit_profile_fit unit_profile_nodes unit_ratio unit_replay_inputs)
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
-set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_validate_cli)
+set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_host_memory
+                engine_validate_cli)
 # engine_accumulate, engine_executor, engine_segments and engine_training use the same threads.
 set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
                  engine_checkpoint_training engine_checksum engine_clip_blocks engine_exact
@@ -50,7 +51,7 @@ set(COSTS engine_training_orders 60 unit_profile_fit 30 engine_calibrate_cli 20 
           unit_profile_nodes 10 unit_policy 10 engine_faults 9 engine_validate_cli 9
           engine_training_faults 8 golden_fit 8 golden_cli_help 8 engine_abi 8 engine_segments 8
           engine_checkpoint 7 engine_squares 6 engine_adamw 6 engine_formats 6 unit_replay_inputs 6 engine_stand 5
-          engine_validate 5 golden_import 5 golden_questions 5 unit_import_deepspeed 4)
+          engine_host_memory 5 engine_validate 5 golden_import 5 golden_questions 5 unit_import_deepspeed 4)
 
 function(add_labels_to name sort)
   set_tests_properties(${name} PROPERTIES LABELS "${sort};${ARGN}")
