@@ -112,15 +112,34 @@ typedef struct {
   size_t n;
 } tensor_list;
 
+/* Parameters of the block whose gradients arrive last. When they have, the norm is known, so that
+ * nothing of that block can run ahead of it. */
+static int64_t first_block(const tensor_list *list) {
+  int64_t numel = 0;
+  for (size_t p = 0; p < list->n && list->params[p].block == list->params[0].block; p++)
+    numel += list->params[p].numel;
+  return numel;
+}
+
+/* Lets subgroups run ahead from the deepest on, as far as `spares` bytes reach. */
+static void run_ahead_within(hk_plan *plan, const tensor_list *list, hk_bytes spares) {
+  int64_t left = first_block(list);
+  hk_plan_run_ahead_within(plan, spares, plan->n_subgroups - 1);
+  for (size_t s = 0; s < plan->n_subgroups && plan->subgroups[s].numel <= left; s++) {
+    left -= plan->subgroups[s].numel;
+    plan->subgroups[s].ahead = false;
+  }
+}
+
 /* Lets deep subgroups run ahead, as far as the host memory beside the engine's own holds their
  * spares. */
 static hk_status choose_ahead(hk_plan *plan, const tensor_list *list, hk_bytes host_memory,
                               hk_error *err) {
   hk_engine_memory memory;
-  hk_plan_run_ahead_within(plan, 0, plan->n_subgroups - 1);
+  run_ahead_within(plan, list, 0);
   HK_TRY(hk_engine_measure(plan, list->params, list->n, &memory, err));
   const hk_bytes left = host_memory - memory.host_pinned;
-  hk_plan_run_ahead_within(plan, hk_max(left, 0), plan->n_subgroups - 1);
+  run_ahead_within(plan, list, hk_max(left, 0));
   /* Spares are whole slabs, which may be filled in part: measure, and drop the shallowest subgroups
    * until all fits. */
   for (size_t s = 0; s < plan->n_subgroups; s++) {

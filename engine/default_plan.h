@@ -14,7 +14,8 @@ hk_status hk_default_plan(const hk_param *params, size_t n, int threads, hk_plan
  * takes. `gpu_memory`: bytes beyond what every plan needs.
  *
  * With overlap `both`, host memory that the engine leaves holds spares (12 bytes a parameter), so
- * that the update of deep subgroups runs ahead of the norm. GPU memory first holds new weights of
+ * that the update of deep subgroups runs ahead of the norm; of all but those of the first block,
+ * whose gradients arrive last. GPU memory first holds new weights of
  * such subgroups (2 bytes a parameter), which go up before the norm is known; the rest holds state
  * (12 bytes a parameter) and gradients (in their own type) of subgroups that stay on the GPU,
  * shallow ones first. With another overlap all GPU memory is for the latter. HK_INPUT: the tensors

@@ -251,9 +251,10 @@ static void check_ahead(hk_grad_type type) {
     if (ahead > 0) assert_true(host_bytes(&plan, params, 20) <= room);
     before = ahead;
   }
-  assert_true(before >= plan.n_subgroups - 1);
+  assert_true(before >= plan.n_subgroups - 2);
   must(hk_choose_routes(&plan, params, 20, 100 * least, 0, &err), &err);
-  for (size_t s = 0; s < plan.n_subgroups; s++) assert_true(plan.subgroups[s].ahead);
+  /* The norm is known when the first block's gradients are. */
+  for (size_t s = 0; s < plan.n_subgroups; s++) assert_true(plan.subgroups[s].ahead == (s > 0));
   assert_int_equal(hk_choose_routes(&plan, params, 19, least, 0, &err), HK_INPUT);
   hk_plan_free(&plan);
 }
