@@ -160,6 +160,8 @@ static hk_status print_json(const estimate *e, hk_error *err) {
   if (e->model.frozen_parameters > 0)
     hk_put_number(root, "frozen_parameters", (double)e->model.frozen_parameters, &ok);
   hk_put_string(root, "optimizer", hk_optimizer_names[e->optimizer], &ok);
+  hk_put_number(root, "spares_bytes", (double)hk_spare_bytes(e->optimizer, e->model.parameters),
+                &ok);
   cJSON *job = hk_put_object(root, "job", &ok);
   hk_put_number(job, "tp", e->job.tp, &ok);
   hk_put_number(job, "dp", hk_job_dp(&e->job), &ok);

@@ -284,6 +284,7 @@ static hk_status take_step(hk_engine *e, const hk_step_options *o, hk_step_repor
   const bool same = choose_constants(e, o, r), kept = hk_training_overlaps(e) && !t->hold && same;
   t->kind = kept ? HK_STEP_KEPT : t->tried ? HK_STEP_REDONE : HK_STEP_HELD;
   if (kept) r->ahead = count_ahead(e);
+  t->most_ahead = hk_max(t->most_ahead, r->ahead);
   if (hk_training_overlaps(e) && !t->hold && !kept) HK_TRY(hk_training_begin_again(e, err));
   take_constants(e, kept);
   HK_TRY(open_gate(e, stream, o->timeline, err));

@@ -139,9 +139,10 @@ struct hk_training {
 
   /* What decides whether the next step's updates run ahead. */
   hk_clip_history clip;
-  hk_ns begun_at;    /* when the last run began that a first gradient has begun */
-  bool tried;        /* updates of that run were to run ahead */
-  hk_step_kind kind; /* how its step went; HK_STEP_KINDS: it has taken none */
+  hk_ns begun_at;     /* when the last run began that a first gradient has begun */
+  bool tried;         /* updates of that run were to run ahead */
+  hk_step_kind kind;  /* how its step went; HK_STEP_KINDS: it has taken none */
+  int64_t most_ahead; /* of any step: elements whose update had ended before the norm was known */
 
   /* What decides how many threads the CPU team has. */
   hk_adapt adapt;

@@ -31,6 +31,7 @@ static void put_buffers(const hk_engine *e, cJSON *root, bool *ok) {
   }
   const hk_bytes state = slabs * e->state.shape.bytes;
   const hk_bytes spares = e->state.host_slabs * e->state.shape.bytes - state;
+  const hk_bytes squares = h->bins + h->block_bins;
   cJSON *buffers = hk_put_object(root, "buffers", ok);
   cJSON *host = hk_put_object(buffers, "host", ok);
   cJSON *device = hk_put_object(buffers, "device", ok);
@@ -38,7 +39,9 @@ static void put_buffers(const hk_engine *e, cJSON *root, bool *ok) {
   hk_put_number(host, "spares", (double)spares, ok);
   hk_put_number(host, "gradients", (double)h->grads, ok);
   hk_put_number(host, "weights", (double)h->weights, ok);
-  hk_put_number(host, "other", (double)(h->all - state - spares - h->grads - h->weights), ok);
+  hk_put_number(host, "squares", (double)squares, ok);
+  hk_put_number(host, "other", (double)(h->all - state - spares - h->grads - h->weights - squares),
+                ok);
   hk_put_number(device, "state", (double)d->slabs, ok);
   hk_put_number(device, "staging", (double)d->staging, ok);
   hk_put_number(device, "gradients", (double)d->grads, ok);
@@ -81,6 +84,19 @@ static void put_times(const hk_engine *e, cJSON *root, bool *ok) {
   }
 }
 
+/* Host memory that would hold the spares of as many elements as have been updated before the norm
+ * in any step. Gradients of deep subgroups arrive first. */
+static hk_bytes enough_host(const hk_engine *e) {
+  int64_t left = e->training->most_ahead, unused = 0;
+  for (size_t s = e->state.n_subgroups; s-- > 0;) {
+    const hk_state_subgroup *sub = &e->state.subgroups[s];
+    if (!sub->ahead) continue;
+    if (left <= 0) unused += sub->slabs;
+    left -= sub->numel;
+  }
+  return e->host.all - unused * e->state.shape.bytes;
+}
+
 /* What the choice of the next step rests on (clip.h); 0 ms: too few steps of that kind. */
 static void put_choice(const hk_engine *e, cJSON *root, bool *ok) {
   static const char *const names[HK_STEP_KINDS] = {"held", "kept", "redone"};
@@ -88,6 +104,8 @@ static void put_choice(const hk_engine *e, cJSON *root, bool *ok) {
   cJSON *to = hk_put_object(root, "running_ahead", ok);
   hk_put_number(to, "clip_probability", hk_clip_chance(h), ok);
   hk_put_number(to, "limit", hk_clip_limit(h), ok);
+  hk_put_number(to, "most_elements", (double)e->training->most_ahead, ok);
+  hk_put_number(to, "enough_host_bytes", (double)enough_host(e), ok);
   for (int kind = 0; kind < HK_STEP_KINDS; kind++) {
     char key[32];
     snprintf(key, sizeof key, "%s_steps", names[kind]);

@@ -16,8 +16,6 @@ from .describe import describe
 from .plan import run
 
 MOST_BATCH = 1 << 16
-SPARE_BYTES = 12
-"""Host memory of a parameter that may be updated before the norm is known (overlap "both")."""
 KEPT_FREE = 0.97
 """Share of the GPU's memory that is planned with, as `hocket plan` does: allocators leave gaps."""
 
@@ -73,7 +71,11 @@ class Fits(NamedTuple):
 
 
 def fits(
-    model: nn.Module, batch: Any = None, *, accumulate: Optional[torch.dtype] = None
+    model: nn.Module,
+    batch: Any = None,
+    *,
+    accumulate: Optional[torch.dtype] = None,
+    state: str = "fp32",
 ) -> Fits:
     """Says what training a model with hocket needs, what is there, and what to do.
 
@@ -86,6 +88,7 @@ def fits(
         batch: what one forward gets, as of :func:`describe`: its first tensor has sequences (or
             samples) first. None: needs without activations.
         accumulate: as of hocket.AdamW: the type of summed gradients.
+        state: as of hocket.AdamW: how state is kept.
 
     Returns:
         Needs and what is there, in bytes, and micro-batches in sequences. ``print`` shows it with
@@ -110,9 +113,8 @@ def fits(
             json.dump(described, file)
 
         def estimate(micro_batch: int) -> Dict[str, Any]:
-            return run(
-                ["estimate", "--model", path, "--gpus", "1", "--micro-batch", str(micro_batch)]
-            )
+            sizes = ["--gpus", "1", "--micro-batch", str(micro_batch), "--state", state]
+            return run(["estimate", "--model", path, *sizes])
 
         return _judge(described, batch is not None, estimate, _gpu_there(), _abi.host_memory())
 
@@ -152,7 +154,7 @@ def _judge(
         gpu_needed=offload["gpu_bytes"],
         gpu_needed_alone=alone["gpu_bytes"],
         host_needed=offload["host_bytes"],
-        host_wanted=offload["host_bytes"] + SPARE_BYTES * parameters,
+        host_wanted=offload["host_bytes"] + now["spares_bytes"],
         gpu_there=gpu,
         host_there=host,
         micro_batch=described["micro_batch"] if has_batch else None,
@@ -193,7 +195,7 @@ def _advice(found: Fits, smallest_gpu_gb: Optional[int]) -> List[str]:
         missing = found.host_needed - found.host_there
         advice.append(
             f"{_gib(missing)} of host memory are missing: end other programs, or keep state on the "
-            "GPU (gpu_memory=), which takes 12 bytes a parameter and its gradient off the host."
+            "GPU (gpu_memory=), or in fewer bytes (state=)."
         )
     elif found.host_wanted > found.host_there:
         part = (found.host_there - found.host_needed) / (found.host_wanted - found.host_needed)

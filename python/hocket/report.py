@@ -55,7 +55,13 @@ def explain(optimizer: "AdamW") -> str:
         lines.extend(_other_states(optimizer, answer))
     report = binding.engine.report()
     lines.append(_adapting(optimizer, report))
-    lines.extend(f"{key}: {_short(value)}" for key, value in report.items() if key != "schema")
+    lines.extend(_buffers(report))
+    lines.extend(_unused_spares(report))
+    lines.extend(
+        f"{key}: {_short(value)}"
+        for key, value in report.items()
+        if key not in ("schema", "buffers")
+    )
     last = optimizer.last_step
     if last is not None:
         lines.append(
@@ -85,6 +91,46 @@ def _adapting(optimizer: "AdamW", report: Dict[str, Any]) -> str:
         )
     text += f" {found['tries']} other numbers have been tried, {found['switches']} kept."
     return text + (f" Last: {found['reason']}." if found["reason"] else "")
+
+
+PURPOSES = {
+    "state": "master weights, momentum and variance",
+    "spares": "room for the new state of what is updated before the norm is known",
+    "gradients": "gradients, until no update can need them again",
+    "weights": "rounded weights on their way to the GPU",
+    "squares": "sums of squares, for the norm",
+    "staging": "state on its way through the GPU",
+    "early_weights": "new weights that wait for the norm, and before them gradients",
+    "gradient_slots": "gradients on their way to the host, and sums of several backwards",
+    "other": "the rest",
+}
+"""What each buffer of engine.report() is for."""
+
+
+def _buffers(report: Dict[str, Any]) -> List[str]:
+    """Each buffer with its bytes and its purpose."""
+    lines = []
+    for where, name in (("host", "pinned host memory"), ("device", "device memory")):
+        buffers = report["buffers"][where]
+        lines.append(f"{name}: {sum(buffers.values()):,} bytes")
+        lines.extend(
+            f"  {key:15} {size:>15,}  {PURPOSES[key]}" for key, size in buffers.items() if size
+        )
+    return lines
+
+
+def _unused_spares(report: Dict[str, Any]) -> List[str]:
+    """Whether less memory for spares would have been enough in the steps so far."""
+    ahead = report.get("running_ahead")
+    if ahead is None or not ahead["kept_steps"]:
+        return []
+    may, enough = report["parameters"]["ahead"], ahead["enough_host_bytes"]
+    if enough >= report["memory"]["host_pinned_bytes"]:
+        return []
+    return [
+        f"Of {may:,} elements that may be updated before the norm is known at most "
+        f"{ahead['most_elements']:,} were: host_memory={enough:_} would do."
+    ]
 
 
 def _other_states(optimizer: "AdamW", answer: Dict[str, Any]) -> List[str]:

@@ -63,6 +63,18 @@ def test_too_little_host_memory(monkeypatch):
     assert half.fits is True and "about 50% of the parameters" in half.advice[0]
 
 
+def test_state_in_fewer_bytes_needs_less_host_memory(monkeypatch):
+    monkeypatch.setattr(fitting, "_gpu_there", lambda: None)
+    n = sum(p.numel() for p in large().parameters())
+    found = {state: hocket.fits(large(), state=state) for state in ("fp32", "split", "bf16+split")}
+    assert found["fp32"].host_needed - found["split"].host_needed == 2 * n
+    assert found["fp32"].host_needed - found["bf16+split"].host_needed == 6 * n
+    for state, spare in (("fp32", 12), ("split", 12), ("bf16+split", 8)):
+        assert found[state].host_wanted == found[state].host_needed + spare * n
+    with pytest.raises(hocket.HocketError, match="state"):
+        hocket.fits(large(), state="lossy")
+
+
 def test_without_a_batch_activations_are_not_known(monkeypatch):
     found = judged(large(), None, 64 * GIB, 64 * GIB, monkeypatch)
     assert found.fits is None and found.micro_batch is None and "Give a batch" in found.advice[0]

@@ -7,6 +7,8 @@ import hocket
 import pytest
 import torch
 
+from hocket.report import PURPOSES
+
 
 def network(dtype=torch.bfloat16):
     torch.manual_seed(0)
@@ -91,7 +93,11 @@ def test_buffers_are_listed(state):
     assert (host["weights"] == 0) == ("split" in state)
     assert host["weights"] == 0 or host["weights"] >= 2 * elements
     assert f"state: {state}\n" in text
-    assert f"host state {host['state']}" in text and "early_weights" in text
+    assert f"pinned host memory: {report['memory']['host_pinned_bytes']:,} bytes\n" in text
+    for where in ("host", "device"):
+        for name, size in report["buffers"][where].items():
+            line = f"  {name:15} {size:>15,}  {PURPOSES[name]}\n"
+            assert (line in text) == (size > 0), name
 
 
 def test_updates_ahead_of_the_norm_need_spares_in_the_format():
@@ -104,6 +110,27 @@ def test_updates_ahead_of_the_norm_need_spares_in_the_format():
         opt.synchronize()
         spares[state] = opt.stats()["buffers"]["host"]["spares"]
     assert 0.6 < spares["bf16"] / spares["fp32"] < 0.7
+
+
+def test_spares_that_were_never_used_are_named():
+    net = network()
+    opt = optimizer(net, "fp32", overlap="both")
+    opt.attach(net)
+    most = 0
+    for step in range(8):
+        train(net, opt, step, step + 1)
+        most = max(most, opt.last_step.ahead)
+    opt.synchronize()
+    report, text = opt.stats(), opt.explain()
+    ahead, host = report["running_ahead"], report["memory"]["host_pinned_bytes"]
+    may = report["parameters"]["ahead"]
+    assert may == 3 * (64 * 64 + 64)  # of the first block the norm is known with its gradients
+    assert ahead["most_elements"] == most and ahead["kept_steps"] > 0
+    blocks = -(-most // (64 * 64 + 64))  # whose spares were needed
+    unused = report["buffers"]["host"]["spares"] * (3 - blocks) // 3
+    assert ahead["enough_host_bytes"] == host - unused
+    said = f"at most {most:,} were: host_memory={host - unused:_} would do." in text
+    assert said == (unused > 0)
 
 
 def test_refused():
