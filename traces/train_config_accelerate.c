@@ -7,46 +7,21 @@
 #include "core/base/names.h"
 #include "traces/train_config_internal.h"
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-#define READ(key) \
-  { key, HK_KEY_READ, NULL }
+static const char deepspeed_keys[] =
+    "deepspeed_config_file zero_stage offload_optimizer_device offload_param_device "
+    "offload_optimizer_nvme_path offload_param_nvme_path gradient_accumulation_steps "
+    "gradient_clipping zero3_init_flag zero3_save_16bit_model deepspeed_hostfile "
+    "deepspeed_exclusion_filter deepspeed_inclusion_filter deepspeed_multinode_launcher "
+    "deepspeed_moe_layer_cls_names";
 
-static const hk_config_key deepspeed_keys[] = {
-    READ("deepspeed_config_file"),
-    READ("zero_stage"),
-    READ("offload_optimizer_device"),
-    READ("offload_param_device"),
-    READ("offload_optimizer_nvme_path"),
-    READ("offload_param_nvme_path"),
-    READ("gradient_accumulation_steps"),
-    READ("gradient_clipping"),
-    READ("zero3_init_flag"),
-    READ("zero3_save_16bit_model"),
-    READ("deepspeed_hostfile"),
-    READ("deepspeed_exclusion_filter"),
-    READ("deepspeed_inclusion_filter"),
-    READ("deepspeed_multinode_launcher"),
-    READ("deepspeed_moe_layer_cls_names"),
-};
-
-static const hk_config_key fsdp_keys[] = {
-    READ("fsdp_version"),
-    READ("fsdp_offload_params"),
-    READ("fsdp_sharding_strategy"),
-    READ("fsdp_reshard_after_forward"),
-    READ("fsdp_activation_checkpointing"),
-    READ("fsdp_auto_wrap_policy"),
-    READ("fsdp_transformer_layer_cls_to_wrap"),
-    READ("fsdp_min_num_params"),
-    READ("fsdp_backward_prefetch"),
-    READ("fsdp_backward_prefetch_policy"),
-    READ("fsdp_forward_prefetch"),
-    READ("fsdp_state_dict_type"),
-    READ("fsdp_use_orig_params"),
-    READ("fsdp_cpu_ram_efficient_loading"),
-    READ("fsdp_sync_module_states"),
-    {"fsdp_activation_checkpointing_offload", HK_KEY_NOTED, "activations stay on the GPU"},
-};
+static const char fsdp_keys[] =
+    "fsdp_version fsdp_offload_params fsdp_sharding_strategy fsdp_reshard_after_forward "
+    "fsdp_activation_checkpointing fsdp_auto_wrap_policy fsdp_transformer_layer_cls_to_wrap "
+    "fsdp_min_num_params fsdp_backward_prefetch fsdp_backward_prefetch_policy "
+    "fsdp_forward_prefetch fsdp_state_dict_type fsdp_use_orig_params "
+    "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states";
+static const hk_config_feature fsdp_features[] = {
+    {"fsdp_activation_checkpointing_offload", "activations stay on the GPU"}, {NULL, NULL}};
 
 static hk_status read_device(const cJSON *object, const char *key, bool *on_host, hk_error *err) {
   const char *device = "none";
@@ -61,8 +36,7 @@ static hk_status read_device(const cJSON *object, const char *key, bool *on_host
 static hk_status read_deepspeed(const cJSON *object, hk_train_config *config, hk_error *err) {
   int64_t stage = 2;
   const char *file = "";
-  HK_TRY(hk_config_check_keys(config, object, "deepspeed_config", deepspeed_keys,
-                              COUNT(deepspeed_keys), true, err));
+  HK_TRY(hk_config_check_keys(config, object, "deepspeed_config", deepspeed_keys, NULL, true, err));
   if (cJSON_GetObjectItemCaseSensitive(object, "deepspeed_config_file"))
     HK_TRY(hk_json_string(object, "deepspeed_config_file", &file, err));
   if (strlen(file) >= sizeof config->file)
@@ -112,8 +86,7 @@ static hk_status read_strategy(const cJSON *object, hk_train_config *config, hk_
 }
 
 static hk_status read_fsdp(const cJSON *object, hk_train_config *config, hk_error *err) {
-  HK_TRY(
-      hk_config_check_keys(config, object, "fsdp_config", fsdp_keys, COUNT(fsdp_keys), true, err));
+  HK_TRY(hk_config_check_keys(config, object, "fsdp_config", fsdp_keys, fsdp_features, true, err));
   HK_TRY(read_strategy(object, config, err));
   bool checkpoint = false;
   HK_TRY(hk_json_bool_or(object, "fsdp_offload_params", false, &config->offload, err));

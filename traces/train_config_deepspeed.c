@@ -5,146 +5,64 @@
 #include "core/base/json.h"
 #include "traces/train_config_internal.h"
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-#define READ(key) \
-  { key, HK_KEY_READ, NULL }
+/* A key that nothing below reads has no effect on the schedule as hocket simulates it.
+ * activation_checkpointing shapes activations only for models that call DeepSpeed's own. */
+static const char top_keys[] =
+    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
+    "gradient_clipping zero_optimization bf16 bfloat16 fp16 optimizer tensor_parallel scheduler "
+    "steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level flops_profiler "
+    "tensorboard wandb csv_monitor comet comms_logger timers checkpoint use_node_local_storage "
+    "dataloader_drop_last disable_python_gc aio autotuning pipeline train_steps seed "
+    "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients "
+    "gradient_predivide_factor gradient_allreduce_op managed_gradient_accumulation "
+    "disable_allgather hybrid_engine use_data_before_expert_parallelism data_efficiency "
+    "vocabulary_size seq_parallel_communication_data_type activation_checkpointing";
+static const hk_config_feature top_features[] = {
+    {"communication_data_type", "gradients are reduced in 2 bytes"},
+    {"data_types", "gradients accumulate in 2 bytes"},
+    {"torch_autocast", "weights and gradients have 2 bytes"},
+    {"amp", "DeepSpeed 0.19.8 has removed it"},
+    {"compile", "layers are launched one by one"},
+    {"sequence_parallel_size", "each rank has whole sequences"},
+    {"expert_parallel", "experts are sharded as other parameters are"},
+    {"compression_training", "DeepSpeed 0.19.8 has removed it"},
+    {"sparse_attention", "DeepSpeed 0.19.8 has removed it"},
+    {"elasticity", "DeepSpeed 0.19.8 has removed it"},
+    {"weight_quantization", "weights have 2 bytes"},
+    {NULL, NULL}};
 
-static const hk_config_key top_keys[] = {
-    READ("train_batch_size"),
-    READ("train_micro_batch_size_per_gpu"),
-    READ("gradient_accumulation_steps"),
-    READ("gradient_clipping"),
-    READ("zero_optimization"),
-    READ("bf16"),
-    READ("bfloat16"),
-    READ("fp16"),
-    READ("optimizer"),
-    READ("tensor_parallel"),
-    /* without effect on the schedule */
-    READ("scheduler"),
-    READ("steps_per_print"),
-    READ("wall_clock_breakdown"),
-    READ("memory_breakdown"),
-    READ("dump_state"),
-    READ("log_level"),
-    READ("flops_profiler"),
-    READ("tensorboard"),
-    READ("wandb"),
-    READ("csv_monitor"),
-    READ("comet"),
-    READ("comms_logger"),
-    READ("timers"),
-    READ("checkpoint"),
-    READ("use_node_local_storage"),
-    READ("dataloader_drop_last"),
-    READ("disable_python_gc"),
-    READ("aio"),
-    READ("autotuning"),
-    READ("pipeline"),
-    READ("train_steps"),
-    READ("seed"),
-    READ("zero_allow_untested_optimizer"),
-    READ("zero_force_ds_cpu_optimizer"),
-    READ("prescale_gradients"),
-    READ("gradient_predivide_factor"),
-    READ("gradient_allreduce_op"),
-    READ("managed_gradient_accumulation"),
-    READ("disable_allgather"),
-    READ("hybrid_engine"),
-    READ("use_data_before_expert_parallelism"),
-    READ("data_efficiency"),
-    READ("vocabulary_size"),
-    READ("seq_parallel_communication_data_type"),
-    /* In a file it shapes activations only for models that call DeepSpeed's own checkpointing. */
-    READ("activation_checkpointing"),
-    {"communication_data_type", HK_KEY_NOTED, "gradients are reduced in 2 bytes"},
-    {"data_types", HK_KEY_NOTED, "gradients accumulate in 2 bytes"},
-    {"torch_autocast", HK_KEY_NOTED, "weights and gradients have 2 bytes"},
-    {"amp", HK_KEY_NOTED, "DeepSpeed 0.19.8 has removed it"},
-    {"compile", HK_KEY_NOTED, "layers are launched one by one"},
-    {"sequence_parallel_size", HK_KEY_NOTED, "each rank has whole sequences"},
-    {"expert_parallel", HK_KEY_NOTED, "experts are sharded as other parameters are"},
-    {"compression_training", HK_KEY_NOTED, "DeepSpeed 0.19.8 has removed it"},
-    {"sparse_attention", HK_KEY_NOTED, "DeepSpeed 0.19.8 has removed it"},
-    {"elasticity", HK_KEY_NOTED, "DeepSpeed 0.19.8 has removed it"},
-    {"weight_quantization", HK_KEY_NOTED, "weights have 2 bytes"},
-};
+static const char zero_keys[] =
+    "stage offload_optimizer offload_param sub_group_size cpu_offload cpu_offload_params "
+    "cpu_offload_param cpu_offload_use_pin_memory contiguous_gradients reduce_scatter "
+    "reduce_bucket_size use_multi_rank_bucket_allreduce allgather_partitions "
+    "allgather_bucket_size overlap_comm compute_grad_norm load_from_fp32_weights "
+    "elastic_checkpoint prefetch_bucket_size stage3_prefetch_bucket_size "
+    "param_persistence_threshold stage3_param_persistence_threshold model_persistence_threshold "
+    "stage3_model_persistence_threshold max_live_parameters stage3_max_live_parameters "
+    "max_reuse_distance stage3_max_reuse_distance gather_16bit_weights_on_model_save "
+    "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save "
+    "module_granularity_threshold stage3_module_granularity_threshold "
+    "use_all_reduce_for_fetch_params stage3_use_all_reduce_for_fetch_params allgather_sequential "
+    "stage3_allgather_sequential ignore_unused_parameters legacy_stage1 round_robin_gradients "
+    "parameter_alignment memory_efficient_linear pipeline_loading_checkpoint "
+    "override_module_apply log_trace_cache_warnings enable_sanity_checks leaf_module "
+    "save_muon_momentum_buffer_in_memory zero_hpz_partition_size";
+static const hk_config_feature zero_features[] = {
+    {"zenflow", "every update is waited for"},
+    {"zero_quantized_weights", "weights are gathered in 2 bytes"},
+    {"zero_quantized_nontrainable_weights", "weights have 2 bytes"},
+    {"zero_quantized_gradients", "gradients are reduced in 2 bytes"},
+    {"mics_shard_size", "state is sharded over all ranks"},
+    {"mics_hierarchical_params_gather", "state is sharded over all ranks"},
+    {NULL, NULL}};
 
-static const hk_config_key zero_keys[] = {
-    READ("stage"),
-    READ("offload_optimizer"),
-    READ("offload_param"),
-    READ("sub_group_size"),
-    READ("cpu_offload"),
-    READ("cpu_offload_params"),
-    READ("cpu_offload_param"),
-    READ("cpu_offload_use_pin_memory"),
-    /* without effect on the schedule as hocket simulates it */
-    READ("contiguous_gradients"),
-    READ("reduce_scatter"),
-    READ("reduce_bucket_size"),
-    READ("use_multi_rank_bucket_allreduce"),
-    READ("allgather_partitions"),
-    READ("allgather_bucket_size"),
-    READ("overlap_comm"),
-    READ("compute_grad_norm"),
-    READ("load_from_fp32_weights"),
-    READ("elastic_checkpoint"),
-    READ("prefetch_bucket_size"),
-    READ("stage3_prefetch_bucket_size"),
-    READ("param_persistence_threshold"),
-    READ("stage3_param_persistence_threshold"),
-    READ("model_persistence_threshold"),
-    READ("stage3_model_persistence_threshold"),
-    READ("max_live_parameters"),
-    READ("stage3_max_live_parameters"),
-    READ("max_reuse_distance"),
-    READ("stage3_max_reuse_distance"),
-    READ("gather_16bit_weights_on_model_save"),
-    READ("stage3_gather_16bit_weights_on_model_save"),
-    READ("stage3_gather_fp16_weights_on_model_save"),
-    READ("module_granularity_threshold"),
-    READ("stage3_module_granularity_threshold"),
-    READ("use_all_reduce_for_fetch_params"),
-    READ("stage3_use_all_reduce_for_fetch_params"),
-    READ("allgather_sequential"),
-    READ("stage3_allgather_sequential"),
-    READ("ignore_unused_parameters"),
-    READ("legacy_stage1"),
-    READ("round_robin_gradients"),
-    READ("parameter_alignment"),
-    READ("memory_efficient_linear"),
-    READ("pipeline_loading_checkpoint"),
-    READ("override_module_apply"),
-    READ("log_trace_cache_warnings"),
-    READ("enable_sanity_checks"),
-    READ("leaf_module"),
-    READ("save_muon_momentum_buffer_in_memory"),
-    READ("zero_hpz_partition_size"),
-    {"zenflow", HK_KEY_NOTED, "every update is waited for"},
-    {"zero_quantized_weights", HK_KEY_NOTED, "weights are gathered in 2 bytes"},
-    {"zero_quantized_nontrainable_weights", HK_KEY_NOTED, "weights have 2 bytes"},
-    {"zero_quantized_gradients", HK_KEY_NOTED, "gradients are reduced in 2 bytes"},
-    {"mics_shard_size", HK_KEY_NOTED, "state is sharded over all ranks"},
-    {"mics_hierarchical_params_gather", HK_KEY_NOTED, "state is sharded over all ranks"},
-};
-
-static const hk_config_key offload_keys[] = {
-    READ("device"),
-    READ("pin_memory"),
-    READ("ratio"),
-    READ("cpuadam_cores_perc"),
-    READ("nvme_path"),
-    READ("buffer_count"),
-    READ("buffer_size"),
-    READ("max_in_cpu"),
-    READ("pipeline_read"),
-    READ("pipeline_write"),
-    READ("pipeline"),
-    READ("fast_init"),
-    {"super_offload", HK_KEY_NOTED,
+static const char offload_keys[] =
+    "device pin_memory ratio cpuadam_cores_perc nvme_path buffer_count buffer_size max_in_cpu "
+    "pipeline_read pipeline_write pipeline fast_init";
+static const hk_config_feature offload_features[] = {
+    {"super_offload",
      "the CPU begins when backward has ended, where SuperOffload begins during backward"},
-};
+    {NULL, NULL}};
 
 /* A member that must be an object. NULL: absent. */
 static hk_status section(cJSON *object, const char *key, cJSON **out, hk_error *err) {
@@ -172,7 +90,7 @@ static hk_status read_device(const cJSON *object, bool *on_host, hk_error *err) 
 
 static hk_status read_optimizer_section(cJSON *object, hk_train_config *config, hk_error *err) {
   static const char *const where = "zero_optimization.offload_optimizer";
-  HK_TRY(hk_config_check_keys(config, object, where, offload_keys, COUNT(offload_keys), true, err));
+  HK_TRY(hk_config_check_keys(config, object, where, offload_keys, offload_features, true, err));
   HK_TRY(read_device(object, &config->offload, err));
   HK_TRY(hk_json_bool_or(object, "pin_memory", true, &config->pinned, err));
   HK_TRY(hk_json_double_or(object, "ratio", 0, 1, 1, &config->ratio, err));
@@ -196,7 +114,7 @@ static hk_status read_old_offload(const cJSON *zero, hk_train_config *config, hk
 
 static hk_status read_param_section(cJSON *object, hk_train_config *config, hk_error *err) {
   static const char *const where = "zero_optimization.offload_param";
-  HK_TRY(hk_config_check_keys(config, object, where, offload_keys, COUNT(offload_keys), true, err));
+  HK_TRY(hk_config_check_keys(config, object, where, offload_keys, offload_features, true, err));
   return read_device(object, &config->offload_param, err);
 }
 
@@ -204,8 +122,8 @@ static hk_status read_zero(cJSON *zero, hk_train_config *config, hk_error *err) 
   cJSON *optimizer = NULL, *params = NULL;
   int64_t stage = 0;
   hk_config_drop_auto(zero);
-  HK_TRY(hk_config_check_keys(config, zero, "zero_optimization", zero_keys, COUNT(zero_keys), true,
-                              err));
+  HK_TRY(
+      hk_config_check_keys(config, zero, "zero_optimization", zero_keys, zero_features, true, err));
   HK_TRY(hk_json_int_or(zero, "stage", 0, 3, 0, &stage, err));
   config->stage = (int)stage;
   HK_TRY(hk_json_int_or(zero, "sub_group_size", 0, (int64_t)1e15, config->subgroup_numel,
@@ -298,7 +216,7 @@ static void note_what_differs(hk_train_config *config) {
 hk_status hk_config_read_deepspeed(cJSON *root, hk_train_config *config, hk_error *err) {
   *config = hk_train_config_default(HK_FRAMEWORK_DEEPSPEED);
   hk_config_drop_auto(root);
-  HK_TRY(hk_config_check_keys(config, root, "", top_keys, COUNT(top_keys), false, err));
+  HK_TRY(hk_config_check_keys(config, root, "", top_keys, top_features, false, err));
   HK_TRY(read_batch(root, config, err));
   cJSON *zero = cJSON_GetObjectItemCaseSensitive(root, "zero_optimization");
   if (cJSON_IsBool(zero)) {

@@ -5,15 +5,10 @@
 
 #include "traces/train_config.h"
 
-/* A key of a document. */
+/* A key of a document whose feature hocket does not simulate. */
 typedef struct {
-  const char *name;
-  enum {
-    HK_KEY_READ, /* by the reader, or without effect on the schedule */
-    HK_KEY_NOTED /* a feature that hocket does not simulate: a note if it is on */
-  } use;
-  const char *note; /* what the feature does */
-} hk_config_key;
+  const char *name, *note; /* the note says what is simulated instead */
+} hk_config_feature;
 
 /* Adds a sentence to the notes; those beyond the limit are lost. */
 void hk_config_note(hk_train_config *config, const char *format, ...)
@@ -22,10 +17,13 @@ void hk_config_note(hk_train_config *config, const char *format, ...)
 /* Removes members that are null or "auto". */
 void hk_config_drop_auto(cJSON *object);
 
-/* Compares the keys of `object` with keys[0..n) and notes the features that are on. `where`: the
- * object's path, "" for the document. An unknown key is HK_INPUT if `strict`, else a note. */
+/* Looks the keys of `object` up in `keys`, words that the reader reads or that have no effect on
+ * the schedule, and in `features`, and notes those of the latter that are on. `features` ends with
+ * a NULL, or is NULL. `where`: the object's path, "" for the document. An unknown key is HK_INPUT
+ * if `strict`, else a note. */
 hk_status hk_config_check_keys(hk_train_config *config, const cJSON *object, const char *where,
-                               const hk_config_key *keys, size_t n, bool strict, hk_error *err);
+                               const char *keys, const hk_config_feature *features, bool strict,
+                               hk_error *err);
 
 hk_status hk_config_read_deepspeed(cJSON *root, hk_train_config *config, hk_error *err);
 hk_status hk_config_read_accelerate(cJSON *root, hk_train_config *config, hk_error *err);

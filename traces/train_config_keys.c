@@ -48,11 +48,26 @@ static bool is_on(const cJSON *value) {
 
 #define MOST_KEYS 96
 
+/* All keys that are known. */
+typedef struct {
+  char words[2048]; /* that `names` points into */
+  const char *names[MOST_KEYS + 1];
+  size_t n;
+} known;
+
+static void list_known(const char *keys, const hk_config_feature *features, known *k) {
+  char *rest = NULL;
+  snprintf(k->words, sizeof k->words, "%s", keys);
+  for (char *word = strtok_r(k->words, " ", &rest); word && k->n < MOST_KEYS;
+       word = strtok_r(NULL, " ", &rest))
+    k->names[k->n++] = word;
+  for (; features && features->name && k->n < MOST_KEYS; features++)
+    k->names[k->n++] = features->name;
+}
+
 static hk_status unknown_key(hk_train_config *config, const char *key, const char *where,
-                             const hk_config_key *keys, size_t n, bool strict, hk_error *err) {
-  const char *names[MOST_KEYS];
-  for (size_t i = 0; i < n; i++) names[i] = keys[i].name;
-  const char *near = hk_nearest(key, names, n), *in = *where ? " in " : "";
+                             const known *k, bool strict, hk_error *err) {
+  const char *near = hk_nearest(key, k->names, k->n), *in = *where ? " in " : "";
   char instead[120] = "";
   if (near) snprintf(instead, sizeof instead, "; did you mean '%s'?", near);
   if (strict) return hk_fail(err, HK_INPUT, "key '%.80s' is not known%s", key, instead);
@@ -61,17 +76,18 @@ static hk_status unknown_key(hk_train_config *config, const char *key, const cha
 }
 
 hk_status hk_config_check_keys(hk_train_config *config, const cJSON *object, const char *where,
-                               const hk_config_key *keys, size_t n, bool strict, hk_error *err) {
+                               const char *keys, const hk_config_feature *features, bool strict,
+                               hk_error *err) {
+  known k = {.n = 0};
+  list_known(keys, features, &k);
   const cJSON *member = NULL;
   cJSON_ArrayForEach(member, object) {
-    size_t i = 0;
-    while (i < n && strcmp(member->string, keys[i].name) != 0) i++;
-    if (i == n) {
-      HK_TRY(unknown_key(config, member->string, where, keys, n, strict, err));
-    } else if (keys[i].use == HK_KEY_NOTED && is_on(member)) {
-      hk_config_note(config, "%s%s%s is not simulated: %s", where, *where ? "." : "", keys[i].name,
-                     keys[i].note);
-    }
+    if (!hk_is_one_of(member->string, k.names))
+      HK_TRY(unknown_key(config, member->string, where, &k, strict, err));
+    for (const hk_config_feature *f = features; f && f->name; f++)
+      if (strcmp(member->string, f->name) == 0 && is_on(member))
+        hk_config_note(config, "%s%s%s is not simulated: %s", where, *where ? "." : "", f->name,
+                       f->note);
   }
   return HK_OK;
 }
