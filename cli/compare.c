@@ -145,8 +145,7 @@ static void cost_cells(hk_table *table, const contender *c, int columns) {
   if (columns > 0)
     hk_table_cell(table, "%s", priced ? hk_format_cost(1e6 * token, text, sizeof text) : "-");
   if (columns < 3) return;
-  hk_table_cell(table, "%.1f", hours);
-  hk_table_cell(table, "%s",
+  hk_table_cell(table, "%.1f\t%s", hours,
                 priced ? hk_format_cost(hours * c->price.per_hour, text, sizeof text) : "-");
 }
 
@@ -170,11 +169,8 @@ static hk_status print_rows(const comparison *all, const contender *const *order
   for (size_t i = 0; i < all->n_fit; i++) {
     const contender *c = order[i];
     char title[128];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", c->name);
-    hk_table_cell(&table, "%d", gpus_of(c));
-    hk_table_cell(&table, "%s", tell_best(c, title, sizeof title));
-    hk_table_cell(&table, "%.1f", hk_ms(best_of(c)->iteration_ns));
+    hk_table_row(&table, "%s\t%d\t%s\t%.1f", c->name, gpus_of(c), tell_best(c, title, sizeof title),
+                 hk_ms(best_of(c)->iteration_ns));
     speed_cells(&table, c);
     hk_table_cell(&table, "%.0f", best_of(c)->tokens_per_s / gpus_of(c));
     cost_cells(&table, c, costs);

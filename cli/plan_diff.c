@@ -147,10 +147,7 @@ static hk_status print_text(const differences *d, const hk_plan *a, const hk_pla
   putchar('\n');
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (int i = 0; i < d->n; i++) {
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", d->rows[i].key);
-    hk_table_cell(&table, "%s", d->rows[i].a);
-    hk_table_cell(&table, "%s", d->rows[i].b);
+    hk_table_row(&table, "%s\t%s\t%s", d->rows[i].key, d->rows[i].a, d->rows[i].b);
   }
   HK_TRY(hk_table_print(&table, err));
   hk_print_text(0, 2, "'hocket simulate' of each, on one machine, says what that costs.");

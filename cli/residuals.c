@@ -29,9 +29,7 @@ hk_status hk_print_residuals(const cJSON *document, hk_error *err) {
                *figure = hk_json_text_or(entry, "figure", NULL);
     if (!against || !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(entry, "median_pct")))
       continue;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", against);
-    hk_table_cell(&table, "%s", figure ? figure : "-");
+    hk_table_row(&table, "%s\t%s", against, figure ? figure : "-");
     percent_cell(&table, entry, "median_pct");
     percent_cell(&table, entry, "worst_pct");
     hk_table_cell(&table, "%s",

@@ -96,15 +96,11 @@ static void begin_points(const query *q, hk_table *table, hk_column columns[POIN
 static void point_row(const query *q, hk_table *table, const hk_sweep_fit *f) {
   char text[512], cost[48];
   const double measure = hk_sweep_measure(q->rows, f);
-  hk_table_row(table);
-  hk_table_cell(table, "%s", tell(q->spec, f->id, true, text, sizeof text));
-  hk_table_cell(table, "%s", tell(q->spec, f->id, false, text, sizeof text));
-  hk_table_cell(table, "%s", f->schedule);
-  hk_table_cell(table, "%lld", (long long)f->tokens);
-  hk_table_cell(table, "%.1f", f->iteration_ms);
-  hk_table_cell(table, "%.0f", f->tokens_per_s);
-  hk_table_cell(table, "%.1f", hk_gib((hk_bytes)f->gpu_bytes));
-  hk_table_cell(table, "%s", hk_format_cost(measure, cost, sizeof cost));
+  hk_table_row(table, "%s", tell(q->spec, f->id, true, text, sizeof text));
+  hk_table_cell(table, "%s\t%s\t%lld\t%.1f\t%.0f\t%.1f\t%s",
+                tell(q->spec, f->id, false, text, sizeof text), f->schedule, (long long)f->tokens,
+                f->iteration_ms, f->tokens_per_s, hk_gib((hk_bytes)f->gpu_bytes),
+                hk_format_cost(measure, cost, sizeof cost));
 }
 
 /* Prints or puts `n` rows. */
@@ -287,9 +283,8 @@ static void say_break_even(const query *q, const pair *pairs, size_t n) {
 
 static void side_cells(const query *q, hk_table *table, const hk_sweep_fit *f) {
   char text[512], cost[48];
-  hk_table_cell(table, "%s%s%s", f ? tell(q->spec, f->id, false, text, sizeof text) : "-",
-                f ? ": " : "", f ? f->schedule : "");
-  hk_table_cell(table, "%s",
+  hk_table_cell(table, "%s%s%s\t%s", f ? tell(q->spec, f->id, false, text, sizeof text) : "-",
+                f ? ": " : "", f ? f->schedule : "",
                 f ? hk_format_cost(hk_sweep_measure(q->rows, f), cost, sizeof cost) : "-");
 }
 
@@ -304,9 +299,8 @@ static hk_status print_pairs(const query *q, const pair *pairs, size_t n, hk_err
   for (size_t i = 0; i < n; i++) {
     const pair *p = &pairs[i];
     const hk_sweep_fit *any = p->with ? p->with : p->without;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", tell(q->spec, any->id, true, text, sizeof text));
-    hk_table_cell(&table, "%lld", (long long)any->tokens);
+    hk_table_row(&table, "%s\t%lld", tell(q->spec, any->id, true, text, sizeof text),
+                 (long long)any->tokens);
     side_cells(q, &table, p->with);
     side_cells(q, &table, p->without);
     if (p->with && p->without)
@@ -363,15 +357,10 @@ static void put_effect(query *q, cJSON *array, const hk_sweep_axis *axis,
 }
 
 static void effect_row(hk_table *table, const hk_sweep_axis *axis, const hk_sweep_effect *e) {
-  hk_table_row(table);
-  hk_table_cell(table, "%s", axis->name);
-  hk_table_cell(table, "%zu", axis->n);
-  hk_table_cell(table, "%zu", e->sets);
+  hk_table_row(table, "%s\t%zu\t%zu", axis->name, axis->n, e->sets);
   if (e->sets == 0) return;
-  hk_table_cell(table, "%.3f", e->median);
-  hk_table_cell(table, "%.3f", e->most);
-  hk_table_cell(table, "%s", axis->cells[e->best].text);
-  hk_table_cell(table, "%.0f %%", 100 * (double)e->best_in / (double)e->sets);
+  hk_table_cell(table, "%.3f\t%.3f\t%s\t%.0f %%", e->median, e->most, axis->cells[e->best].text,
+                100 * (double)e->best_in / (double)e->sets);
 }
 
 static hk_status effects(query *q, cJSON *root, hk_table *table, hk_sweep_row *list,

@@ -95,14 +95,9 @@ static hk_status print_ways(const estimate *e, hk_error *err) {
     char peak[64];
     const double smallest = e->gpus[way].gib;
     if (!is_shown(e, (hk_way)way)) continue;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", hk_way_name((hk_way)way));
-    hk_table_cell(&table, "%s", tell_peak(f, "-", peak, sizeof peak));
-    hk_table_cell(&table, "%.1f", hk_gib(f->host));
-    hk_table_cell(&table, "%.1f", hk_gib(f->weights));
-    hk_table_cell(&table, "%.1f", hk_gib(f->gradients));
-    hk_table_cell(&table, "%.1f", hk_gib(f->optimizer));
-    hk_table_cell(&table, "%.1f", hk_gib(f->rest));
+    hk_table_row(&table, "%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f", hk_way_name((hk_way)way),
+                 tell_peak(f, "-", peak, sizeof peak), hk_gib(f->host), hk_gib(f->weights),
+                 hk_gib(f->gradients), hk_gib(f->optimizer), hk_gib(f->rest));
     if (smallest > 0)
       hk_table_cell(&table, "%g GB", smallest);
     else

@@ -132,11 +132,7 @@ static hk_status print_parameters(const hk_fit *fit, hk_error *err) {
   for (size_t i = 0; i < fit->n; i++) {
     const hk_fit_parameter *p = &fit->parameters[i];
     char text[96];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", p->info->key);
-    hk_table_cell(&table, "%s", p->info->unit);
-    hk_table_cell(&table, "%.4g", p->start);
-    hk_table_cell(&table, "%.4g", p->value);
+    hk_table_row(&table, "%s\t%s\t%.4g\t%.4g", p->info->key, p->info->unit, p->start, p->value);
     if (p->determined)
       hk_table_cell(&table, "%.2g %%", 100 * p->standard_error / p->value);
     else
@@ -157,9 +153,7 @@ static void print_correlations(const hk_fit *fit) {
 }
 
 static void medians_cells(hk_table *table, const char *what, size_t rows, const double *medians) {
-  hk_table_row(table);
-  hk_table_cell(table, "%s", what);
-  hk_table_cell(table, "%zu", rows);
+  hk_table_row(table, "%s\t%zu", what, rows);
   for (int f = 0; f < HK_RUN_TIMES_END; f++) {
     if (isnan(medians[f]))
       hk_table_cell(table, "-");
@@ -196,9 +190,7 @@ static hk_status print_defaults(hk_error *err) {
   hk_table table;
   hk_table_begin(&table, columns, 2);
   for (size_t i = 0; i < n; i++) {
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", defaults[i].key);
-    hk_table_cell(&table, "%s", defaults[i].reason);
+    hk_table_row(&table, "%s\t%s", defaults[i].key, defaults[i].reason);
   }
   return hk_table_print(&table, err);
 }

@@ -128,10 +128,8 @@ static hk_status print_unfinished(const profile_list *list, hk_error *err) {
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < list->n_runs; i++) {
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", list->runs[i].name);
-    hk_table_cell(&table, "%s", list->runs[i].started);
-    hk_table_cell(&table, "%zu", list->runs[i].samples);
+    hk_table_row(&table, "%s\t%s\t%zu", list->runs[i].name, list->runs[i].started,
+                 list->runs[i].samples);
   }
   putchar('\n');
   HK_TRY(hk_table_print(&table, err));
@@ -150,15 +148,12 @@ static hk_status list_text(const profile_list *list, hk_error *err) {
   for (size_t i = 0; i < list->n; i++) {
     const hk_profile_entry *e = &list->entries[i];
     char accuracy[48];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", e->name);
-    hk_table_cell(&table, "%d", e->gpus);
-    hk_table_cell(&table, "%s", e->from);
-    hk_table_cell(&table, "%.10s", *e->made ? e->made : "-"); /* the day */
+    hk_table_row(&table, "%s\t%d\t%s\t%.10s", e->name, e->gpus, e->from,
+                 *e->made ? e->made : "-"); /* the day */
     hk_table_cell(
-        &table, "%s",
-        hk_format_accuracy(e->median_error_pct, e->quick, e->accepted, accuracy, sizeof accuracy));
-    hk_table_cell(&table, "%s", e->description);
+        &table, "%s\t%s",
+        hk_format_accuracy(e->median_error_pct, e->quick, e->accepted, accuracy, sizeof accuracy),
+        e->description);
   }
   HK_TRY(hk_table_print(&table, err));
   return print_unfinished(list, err);

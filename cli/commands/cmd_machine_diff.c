@@ -71,12 +71,13 @@ static void value_cell(hk_table *table, const hk_profile_change *c, double value
 }
 
 static void add_row(hk_table *table, const hk_profile_change *c) {
-  hk_table_row(table);
-  hk_table_cell(table, "%s", c->key);
+  hk_table_row(table, "%s", c->key);
   value_cell(table, c, c->a);
   value_cell(table, c, c->b);
-  hk_table_cell(table, "%+.1f %%", c->change_pct);
-  hk_table_cell(table, "%s", !c->known ? "no intervals" : c->outside ? "outside" : "within noise");
+  hk_table_cell(table, "%+.1f %%\t%s", c->change_pct,
+                !c->known    ? "no intervals"
+                : c->outside ? "outside"
+                             : "within noise");
 }
 
 /* All quantities, or the probes that are outside. */

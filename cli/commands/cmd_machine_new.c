@@ -105,20 +105,17 @@ static const char *rate_of(const cJSON *part, const char *key, const char *unit,
 
 static void gpu_row(hk_table *table, const cJSON *part) {
   char a[32], b[32], c[32];
-  hk_table_cell(table, "%s %s", rate_of(part, "matmul_flops_per_s", "F/s", a, sizeof a),
-                hk_json_text_or(part, "type", "-"));
-  hk_table_cell(table, "%s", rate_of(part, "memory_bytes_per_s", "B/s", b, sizeof b));
-  hk_table_cell(table, "%g GiB", hk_json_number_or(part, "memory_gib", 0));
-  hk_table_cell(table, "%s", hk_json_text_or(part, "link", "-"));
-  hk_table_cell(table, "%s", rate_of(part, "nvlink_bytes_per_s", "B/s", c, sizeof c));
+  hk_table_cell(
+      table, "%s %s\t%s\t%g GiB\t%s\t%s", rate_of(part, "matmul_flops_per_s", "F/s", a, sizeof a),
+      hk_json_text_or(part, "type", "-"), rate_of(part, "memory_bytes_per_s", "B/s", b, sizeof b),
+      hk_json_number_or(part, "memory_gib", 0), hk_json_text_or(part, "link", "-"),
+      rate_of(part, "nvlink_bytes_per_s", "B/s", c, sizeof c));
 }
 
 static void cpu_row(hk_table *table, const cJSON *part) {
-  hk_table_cell(table, "%g", hk_json_number_or(part, "cores", 0));
-  hk_table_cell(table, "%g x %s", hk_json_number_or(part, "channels", 0),
-                hk_json_text_or(part, "memory", "-"));
-  hk_table_cell(table, "%s", hk_json_text_or(part, "link", "-"));
-  hk_table_cell(table, "%s", hk_json_text_or(part, "isa", "-"));
+  hk_table_cell(table, "%g\t%g x %s\t%s\t%s", hk_json_number_or(part, "cores", 0),
+                hk_json_number_or(part, "channels", 0), hk_json_text_or(part, "memory", "-"),
+                hk_json_text_or(part, "link", "-"), hk_json_text_or(part, "isa", "-"));
 }
 
 /* "NVIDIA A40 data sheet (copy; not checked: ecc_share)". */
@@ -159,8 +156,7 @@ static hk_status parts_text(const hk_parts *parts, hk_part_kind kind, hk_error *
   hk_table_begin(&table, layouts[kind].columns, layouts[kind].n);
   for (const cJSON *part = hk_parts_of(parts, kind)->child; part; part = part->next) {
     char rate[32], document[512];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", part->string);
+    hk_table_row(&table, "%s", part->string);
     if (kind == HK_PART_GPU) gpu_row(&table, part);
     if (kind == HK_PART_CPU) cpu_row(&table, part);
     if (kind == HK_PART_MEMORY || kind == HK_PART_LINK)

@@ -21,10 +21,8 @@ static void put_model(const hk_model *model, cJSON *entry, bool *ok) {
 
 static void add_row(const hk_model *model, hk_table *table) {
   char count[32];
-  hk_table_row(table);
-  hk_table_cell(table, "%s", model->name);
-  hk_table_cell(table, "%s", hk_arch_name(model->arch));
-  hk_table_cell(table, "%s", hk_format_count(model->parameters, count, sizeof count));
+  hk_table_row(table, "%s\t%s\t%s", model->name, hk_arch_name(model->arch),
+               hk_format_count(model->parameters, count, sizeof count));
   if (model->experts > 0) hk_table_cell(table, "%.1f G", (double)model->active / 1e9);
 }
 
@@ -164,10 +162,7 @@ static hk_status show_json(const hk_model *model, const costs *cost, bool tensor
 
 static void add_count(hk_table *table, const char *name, int64_t value, const char *note) {
   char count[32];
-  hk_table_row(table);
-  hk_table_cell(table, "%s", name);
-  hk_table_cell(table, "%s", hk_format_count(value, count, sizeof count));
-  hk_table_cell(table, "%s", note);
+  hk_table_row(table, "%s\t%s\t%s", name, hk_format_count(value, count, sizeof count), note);
 }
 
 /* "58 with experts, 3 without", "8 with cross-attention", "20 with a window of 4096 tokens", "". */
@@ -229,10 +224,8 @@ static void add_costs(hk_table *table, const costs *cost) {
   snprintf(at_seq, sizeof at_seq, "bytes per sequence of %d tokens", cost->seq);
   snprintf(of_size, sizeof of_size, "of %s parameters",
            hk_format_count(cost->subgroup_numel, count, sizeof count));
-  hk_table_row(table);
-  hk_table_cell(table, "forward");
-  hk_table_cell(table, "%.4g", cost->flops_per_token / 1e9);
-  hk_table_cell(table, "Gflop per token, with %d tokens per sequence", cost->seq);
+  hk_table_row(table, "forward\t%.4g\tGflop per token, with %d tokens per sequence",
+               cost->flops_per_token / 1e9, cost->seq);
   add_count(table, "activations, checkpointed", cost->checkpointed, at_seq);
   add_count(table, "activations, kept", cost->kept, at_seq);
   add_count(table, "subgroups, exact", (int64_t)cost->exact, of_size);
@@ -246,9 +239,8 @@ static hk_status print_tensors(const hk_model *model, hk_error *err) {
   hk_table_begin(&table, columns, 2);
   for (size_t i = 0; i < model->n_tensors; i++) {
     char count[32];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", model->tensors[i].name);
-    hk_table_cell(&table, "%s", hk_format_count(model->tensors[i].numel, count, sizeof count));
+    hk_table_row(&table, "%s\t%s", model->tensors[i].name,
+                 hk_format_count(model->tensors[i].numel, count, sizeof count));
   }
   putchar('\n');
   return hk_table_print(&table, err);

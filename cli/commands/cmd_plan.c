@@ -137,8 +137,7 @@ static void forecast_row(hk_table *table, const char *rank, const hk_forecast *f
                          const hk_row_error *row, const hk_price *price) {
   char title[96], half[64], cost[48];
   const bool stock = hk_framework_runs(HK_FRAMEWORK_DEEPSPEED, &forecast->plan);
-  hk_table_row(table);
-  hk_table_cell(table, "%s", rank);
+  hk_table_row(table, "%s", rank);
   hk_table_cell(table, "%s%s", hk_forecast_title(forecast, title, sizeof title), stock ? "*" : "");
   hk_table_cell(table, "%s", hk_runtime_name(forecast->plan.runtime));
   hk_table_cell(table, "%.1f", hk_ms(forecast->forward_ns));
@@ -220,8 +219,7 @@ static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
   for (size_t i = ranking->n_fit; i < ranking->n; i++) {
     const hk_forecast *forecast = &ranking->forecasts[i];
     char title[96];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", hk_forecast_title(forecast, title, sizeof title));
+    hk_table_row(&table, "%s", hk_forecast_title(forecast, title, sizeof title));
     hk_table_cell(&table, "%s", hk_runtime_name(forecast->plan.runtime));
     missing_cell(&table, forecast->gpu_short);
     missing_cell(&table, forecast->host_short);

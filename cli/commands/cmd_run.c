@@ -223,36 +223,25 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
   const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_WRAP}};
   hk_table table;
   hk_table_begin(&table, columns, 2);
-  hk_table_row(&table);
-  hk_table_cell(&table, "plan");
-  hk_table_cell(&table, "%s, %s runtime, %s parameters, %zu subgroups", r->plan.policy,
-                hk_runtime_name(r->plan.runtime),
-                hk_format_count(hk_engine_numel(r->engine), count, sizeof count),
-                r->plan.n_subgroups);
-  hk_table_row(&table);
-  hk_table_cell(&table, "device");
-  hk_table_cell(&table, "%s, %s of its memory; %s of host memory; %d CPU threads", info.name,
-                hk_format_bytes(memory.device, device_bytes, sizeof device_bytes),
-                hk_format_bytes(memory.host_pinned, host_bytes, sizeof host_bytes),
-                r->plan.cpu_threads);
-  hk_table_row(&table);
-  hk_table_cell(&table, "update");
-  hk_table_cell(&table, "%.3f ms (%.3f to %.3f over %d steps), %.2f G parameters/s", s->median,
-                s->min, s->max, s->n, s->params_per_s / 1e9);
+  hk_table_row(&table, "plan\t%s, %s runtime, %s parameters, %zu subgroups", r->plan.policy,
+               hk_runtime_name(r->plan.runtime),
+               hk_format_count(hk_engine_numel(r->engine), count, sizeof count),
+               r->plan.n_subgroups);
+  hk_table_row(&table, "device\t%s, %s of its memory; %s of host memory; %d CPU threads", info.name,
+               hk_format_bytes(memory.device, device_bytes, sizeof device_bytes),
+               hk_format_bytes(memory.host_pinned, host_bytes, sizeof host_bytes),
+               r->plan.cpu_threads);
+  hk_table_row(&table, "update\t%.3f ms (%.3f to %.3f over %d steps), %.2f G parameters/s",
+               s->median, s->min, s->max, s->n, s->params_per_s / 1e9);
   if (args->check && r->mismatch.status == HK_OK) {
-    hk_table_row(&table);
-    hk_table_cell(&table, "check");
-    hk_table_cell(&table,
-                  "p, m, v and bf16 weights equal those of plain AdamW, bit for bit, in %d steps",
-                  r->steps);
+    hk_table_row(
+        &table,
+        "check\tp, m, v and bf16 weights equal those of plain AdamW, bit for bit, in %d steps",
+        r->steps);
   }
-  hk_table_row(&table);
-  hk_table_cell(&table, "checksum");
-  hk_table_cell(&table, "%s", r->checksum);
+  hk_table_row(&table, "checksum\t%s", r->checksum);
   if (r->kept) {
-    hk_table_row(&table);
-    hk_table_cell(&table, "stored");
-    hk_table_cell(&table, "the last step, as timeline %lld", (long long)r->kept);
+    hk_table_row(&table, "stored\tthe last step, as timeline %lld", (long long)r->kept);
   }
   return hk_table_print(&table, err);
 }

@@ -59,15 +59,12 @@ static hk_status list_text(const hk_stored_timeline *kept, size_t n, hk_error *e
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < n; i++) {
-    hk_table_row(&table);
-    hk_table_cell(&table, "%lld", (long long)kept[i].id);
+    hk_table_row(&table, "%lld", (long long)kept[i].id);
     pair_cell(&table, kept[i].pair);
-    hk_table_cell(&table, "%s", kept[i].made);
-    hk_table_cell(&table, "%s", hk_stored_timeline_kind(&kept[i]));
-    hk_table_cell(&table, "%s", kept[i].label);
-    hk_table_cell(&table, "%s", *kept[i].machine ? kept[i].machine : "-");
-    hk_table_cell(&table, "%zu", kept[i].operations);
-    hk_table_cell(&table, "%.3f", hk_ms(kept[i].makespan));
+    hk_table_cell(&table, "%s\t%s\t%s\t%s\t%zu\t%.3f", kept[i].made,
+                  hk_stored_timeline_kind(&kept[i]), kept[i].label,
+                  *kept[i].machine ? kept[i].machine : "-", kept[i].operations,
+                  hk_ms(kept[i].makespan));
   }
   return hk_table_print(&table, err);
 }
@@ -216,22 +213,16 @@ static hk_status print_phases(const hk_loaded_timeline *loaded, hk_error *err) {
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (int p = 0; p < HK_PHASE_COUNT; p++) {
     if (!(loaded->kept.phases >> p & 1)) continue;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", hk_phase_name((hk_phase)p));
-    hk_table_cell(&table, "%.3f", hk_ms(timeline->phase_end[p] - timeline->phase_begin[p]));
+    hk_table_row(&table, "%s\t%.3f", hk_phase_name((hk_phase)p),
+                 hk_ms(timeline->phase_end[p] - timeline->phase_begin[p]));
   }
-  hk_table_row(&table);
-  hk_table_cell(&table, "makespan");
-  hk_table_cell(&table, "%.3f", hk_ms(timeline->makespan));
+  hk_table_row(&table, "makespan\t%.3f", hk_ms(timeline->makespan));
   return hk_table_print(&table, err);
 }
 
 static void total_row(const totals *t, hk_table *table, const char *name, const total *sum) {
-  hk_table_row(table);
-  hk_table_cell(table, "%s", name);
-  hk_table_cell(table, "%zu", sum->n);
-  hk_table_cell(table, "%.3f", hk_ms(sum->busy));
-  hk_table_cell(table, "%.1f %%", 100 * share(t, sum->busy));
+  hk_table_row(table, "%s\t%zu\t%.3f\t%.1f %%", name, sum->n, hk_ms(sum->busy),
+               100 * share(t, sum->busy));
 }
 
 static hk_status print_lanes(const totals *t, hk_error *err) {

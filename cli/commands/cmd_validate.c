@@ -143,14 +143,8 @@ static void settings_cell(hk_table *table, const hk_run *run) {
 
 static void add_row(hk_table *table, const hk_run_prediction *row) {
   const hk_run *run = row->run;
-  hk_table_row(table);
-  hk_table_cell(table, "%d", run->line);
-  hk_table_cell(table, "%s", run->source);
-  hk_table_cell(table, "%s", run->model);
-  hk_table_cell(table, "%g", run->dp);
-  hk_table_cell(table, "%g", run->micro_batch);
-  hk_table_cell(table, "%g", run->grad_accum);
-  hk_table_cell(table, "%gM", run->subgroup_numel / 1e6);
+  hk_table_row(table, "%d\t%s\t%s\t%g\t%g\t%g\t%gM", run->line, run->source, run->model, run->dp,
+               run->micro_batch, run->grad_accum, run->subgroup_numel / 1e6);
   settings_cell(table, run);
   for (int f = 0; f < HK_RUN_TIMES_END; f++) {
     const hk_run_compared *c = &row->figures[f];

@@ -128,14 +128,11 @@ static hk_status print_differences(const hk_training_validation *v, hk_error *er
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < v->n_differences; i++) {
     const hk_op_difference *d = &v->differences[i];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", hk_op_label(&v->graph, d->op, label, sizeof label));
-    hk_table_cell(&table, "%s", v->graph.lanes[v->graph.ops[d->op].lane].name);
-    hk_table_cell(&table, "%.3f", hk_ms(d->duration.predicted));
-    hk_table_cell(&table, "%.3f", hk_ms(d->duration.measured));
-    hk_table_cell(&table, "%.3f", hk_ms(d->wait.predicted));
-    hk_table_cell(&table, "%.3f", hk_ms(d->wait.measured));
-    hk_table_cell(&table, "%s", difference_cause(d));
+    hk_table_row(&table, "%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%s",
+                 hk_op_label(&v->graph, d->op, label, sizeof label),
+                 v->graph.lanes[v->graph.ops[d->op].lane].name, hk_ms(d->duration.predicted),
+                 hk_ms(d->duration.measured), hk_ms(d->wait.predicted), hk_ms(d->wait.measured),
+                 difference_cause(d));
   }
   return hk_table_print(&table, err);
 }

@@ -139,11 +139,10 @@ static hk_status print_changes(const hk_machine *machine, hk_error *err) {
   for (; info; info = next_change(machine, &at, &before)) {
     const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
     char was[32], is[32];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", info->key);
-    hk_table_cell(&table, "%s", hk_format_quantity(before, info->unit, 4, was, sizeof was));
-    hk_table_cell(&table, "%s", hk_format_quantity(quantity->value, info->unit, 4, is, sizeof is));
-    hk_table_cell(&table, "%.*s", (int)strcspn(quantity->source, ";"), quantity->source);
+    hk_table_row(&table, "%s\t%s\t%s\t%.*s", info->key,
+                 hk_format_quantity(before, info->unit, 4, was, sizeof was),
+                 hk_format_quantity(quantity->value, info->unit, 4, is, sizeof is),
+                 (int)strcspn(quantity->source, ";"), quantity->source);
   }
   HK_TRY(hk_table_print(&table, err));
   putchar('\n');
@@ -182,14 +181,11 @@ hk_status hk_explain_text(const hk_machine *machine, const hk_model *model, hk_e
   for (size_t i = 0; i < n; i++) {
     const hk_quantity quantity = counting(machine, model, &list[i]);
     char value[32];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", list[i].key);
-    hk_table_cell(&table, "%s",
-                  hk_format_quantity(quantity.value, list[i].unit, 6, value, sizeof value));
+    hk_table_row(&table, "%s\t%s", list[i].key,
+                 hk_format_quantity(quantity.value, list[i].unit, 6, value, sizeof value));
     if (intervals) interval_cell(&table, machine, &list[i], &quantity);
-    hk_table_cell(&table, "%s", hk_origin_name(quantity.origin));
-    hk_table_cell(&table, "%s", list[i].meaning);
-    hk_table_cell(&table, "%s", quantity.source);
+    hk_table_cell(&table, "%s\t%s\t%s", hk_origin_name(quantity.origin), list[i].meaning,
+                  quantity.source);
   }
   return hk_table_print(&table, err);
 }

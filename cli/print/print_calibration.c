@@ -177,12 +177,11 @@ static hk_status print_quantities(const hk_profile_fit *fit, hk_error *err) {
     const hk_calibrated *q = &fit->quantities[i];
     const char *unit = q->info->unit;
     char text[80];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", q->info->key);
-    hk_table_cell(&table, "%s", hk_format_quantity(q->value, unit, 4, text, sizeof text));
-    hk_table_cell(&table, "%s", hk_format_interval(q->low, q->high, unit, text, sizeof text));
-    hk_table_cell(&table, "%s", hk_origin_name(q->origin));
-    hk_table_cell(&table, "%s", q->how);
+    hk_table_row(&table, "%s\t%s", q->info->key,
+                 hk_format_quantity(q->value, unit, 4, text, sizeof text));
+    hk_table_cell(&table, "%s\t%s\t%s",
+                  hk_format_interval(q->low, q->high, unit, text, sizeof text),
+                  hk_origin_name(q->origin), q->how);
   }
   return hk_table_print(&table, err);
 }
@@ -204,12 +203,10 @@ static void add_replay(hk_table *table, const hk_calibration *c, const hk_replay
   const hk_load *load = load_of(c, r);
   const char *unit = load_unit(load);
   char text[48];
-  hk_table_row(table);
-  hk_table_cell(table, "%s", r->probe);
-  hk_table_cell(table, "%s", load_title(load, text, sizeof text));
+  hk_table_row(table, "%s\t%s", r->probe, load_title(load, text, sizeof text));
   hk_table_cell(table, "%s", hk_format_quantity(r->measured, unit, 4, text, sizeof text));
-  hk_table_cell(table, "%s", hk_format_quantity(r->predicted, unit, 4, text, sizeof text));
-  hk_table_cell(table, "%+.1f %%", r->error_pct);
+  hk_table_cell(table, "%s\t%+.1f %%", hk_format_quantity(r->predicted, unit, 4, text, sizeof text),
+                r->error_pct);
 }
 
 static hk_status print_replays(const hk_calibration *c, hk_error *err) {
@@ -234,8 +231,7 @@ static hk_status print_replays(const hk_calibration *c, hk_error *err) {
 }
 
 static void add_trouble(hk_table *table, const hk_series *series) {
-  hk_table_row(table);
-  hk_table_cell(table, "%s", series->probe.name);
+  hk_table_row(table, "%s", series->probe.name);
   if (series->failed)
     hk_table_cell(table, "failed: %s", series->failure);
   else if (isinf(spread_pct(series)))

@@ -173,8 +173,7 @@ static void signed_percent_cell(hk_table *table, double percent) {
 }
 
 static void ms_cells(hk_table *table, const hk_pair *pair) {
-  hk_table_cell(table, "%.3f", hk_ms(pair->predicted));
-  hk_table_cell(table, "%.3f", hk_ms(pair->measured));
+  hk_table_cell(table, "%.3f\t%.3f", hk_ms(pair->predicted), hk_ms(pair->measured));
   signed_percent_cell(table, pair->error_pct);
 }
 
@@ -183,13 +182,11 @@ static hk_status print_phases(const hk_comparison_input *c, hk_error *err) {
       {"ms", HK_LEFT}, {c->a_name, HK_RIGHT}, {c->b_name, HK_RIGHT}, {"error", HK_RIGHT}};
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
-  hk_table_row(&table);
-  hk_table_cell(&table, "makespan");
+  hk_table_row(&table, "makespan");
   ms_cells(&table, &c->comparison->makespan);
   for (int p = 0; p < HK_PHASE_COUNT; p++) {
     if (!is_present(&c->comparison->phases[p])) continue;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", hk_phase_name((hk_phase)p));
+    hk_table_row(&table, "%s", hk_phase_name((hk_phase)p));
     ms_cells(&table, &c->comparison->phases[p]);
   }
   return hk_table_print(&table, err);
@@ -213,8 +210,7 @@ static hk_status print_lanes(const hk_comparison_input *c, hk_error *err) {
   hk_table table;
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t l = 0; l < c->comparison->n_lanes; l++) {
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", c->graph->lanes[l].name);
+    hk_table_row(&table, "%s", c->graph->lanes[l].name);
     ms_cells(&table, &c->comparison->lanes[l].busy);
     ms_cells(&table, &c->comparison->lanes[l].queued);
     ms_cells(&table, &c->comparison->lanes[l].idle);
@@ -233,9 +229,7 @@ static hk_status print_operations(const hk_comparison_input *c, hk_error *err) {
   for (int k = 0; k < HK_OP_KIND_COUNT; k++) {
     const hk_kind_pair *kind = &c->comparison->kinds[k];
     if (kind->n == 0) continue;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", hk_op_kind_name((hk_op_kind)k));
-    hk_table_cell(&table, "%zu", kind->n);
+    hk_table_row(&table, "%s\t%zu", hk_op_kind_name((hk_op_kind)k), kind->n);
     ms_cells(&table, &kind->total);
     percent_cell(&table, kind->median_error_pct);
     percent_cell(&table, kind->worst_error_pct);
@@ -246,9 +240,7 @@ static hk_status print_operations(const hk_comparison_input *c, hk_error *err) {
 static void cause_row(hk_table *table, const hk_comparison_input *c, const char *name, hk_ns ns,
                       const char *meaning) {
   const hk_ns whole = c->comparison->makespan.measured;
-  hk_table_row(table);
-  hk_table_cell(table, "%s", name);
-  hk_table_cell(table, "%+.3f", hk_ms(ns));
+  hk_table_row(table, "%s\t%+.3f", name, hk_ms(ns));
   signed_percent_cell(table, whole > 0 ? 100 * (double)ns / (double)whole : NAN);
   hk_table_cell(table, "%s", meaning);
 }

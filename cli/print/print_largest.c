@@ -118,21 +118,17 @@ static void add_rows(const hk_largest_job *l, hk_table *table, size_t begin, siz
   for (size_t at = 0; at < end - begin; at++) {
     const hk_largest_row *row = row_at(l, at, begin, end);
     if (!row) continue;
-    hk_table_row(table);
     if (l->what == HK_LARGEST_MODEL)
-      hk_table_cell(table, "%s", row->name);
+      hk_table_row(table, "%s", row->name);
     else
-      hk_table_cell(table, "%lld", (long long)row->value);
+      hk_table_row(table, "%lld", (long long)row->value);
     hk_table_cell(table, "%s", row->fits ? row->title : "does not fit");
     if (row->fits) {
-      hk_table_cell(table, "%.1f", hk_ms(row->iteration_ns));
-      hk_table_cell(table, "%.0f", row->tokens_per_s);
+      hk_table_cell(table, "%.1f\t%.0f", hk_ms(row->iteration_ns), row->tokens_per_s);
     } else {
-      hk_table_cell(table, "-");
-      hk_table_cell(table, "-");
+      hk_table_cell(table, "-\t-");
     }
-    hk_table_cell(table, "%.1f", hk_gib(row->gpu_peak));
-    hk_table_cell(table, "%.1f", hk_gib(row->host_peak));
+    hk_table_cell(table, "%.1f\t%.1f", hk_gib(row->gpu_peak), hk_gib(row->host_peak));
   }
 }
 

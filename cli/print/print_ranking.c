@@ -101,12 +101,8 @@ static hk_status print_text(const hk_measured_ranking *r, const hk_ranked_plans_
   hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < r->n; i++) {
     const hk_ranked_plan *p = &r->plans[i];
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", p->title);
-    hk_table_cell(&table, "%.3f", p->predicted_ms);
-    hk_table_cell(&table, "%.3f", p->measured_ms);
-    hk_table_cell(&table, "%.3f - %.3f", p->least_ms, p->most_ms);
-    hk_table_cell(&table, "%+.1f %%", error_pct(p));
+    hk_table_row(&table, "%s\t%.3f\t%.3f\t%.3f - %.3f\t%+.1f %%", p->title, p->predicted_ms,
+                 p->measured_ms, p->least_ms, p->most_ms, error_pct(p));
   }
   HK_TRY(hk_table_print(&table, err));
   printf("\n%s on %s: errors %.1f %% (median), %.1f %% (worst)\n", r->model, r->profile,

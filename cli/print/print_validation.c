@@ -106,9 +106,7 @@ hk_status hk_print_validation_json(const hk_args *args, const hk_engine_validati
 
 static void bytes_row(hk_table *table, const char *what, const hk_pair *pair) {
   char text[16];
-  hk_table_row(table);
-  hk_table_cell(table, "%s", what);
-  hk_table_cell(table, "%s", hk_format_bytes(pair->predicted, text, sizeof text));
+  hk_table_row(table, "%s\t%s", what, hk_format_bytes(pair->predicted, text, sizeof text));
   hk_table_cell(table, "%s", hk_format_bytes(pair->measured, text, sizeof text));
   if (isnan(pair->error_pct))
     hk_table_cell(table, "-");

@@ -202,11 +202,8 @@ static hk_status print_lanes(const hk_forecast *forecast, hk_error *err) {
   hk_table_begin(&table, columns, 4);
   for (size_t i = 0; i < forecast->graph.n_lanes; i++) {
     hk_lane_use use = hk_report_lane(forecast, (int32_t)i);
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", forecast->graph.lanes[i].name);
-    hk_table_cell(&table, "%.1f", hk_ms(use.busy));
-    hk_table_cell(&table, "%.2f", hk_gib(use.bytes));
-    hk_table_cell(&table, "%.1f", 100 * use.utilization);
+    hk_table_row(&table, "%s\t%.1f\t%.2f\t%.1f", forecast->graph.lanes[i].name, hk_ms(use.busy),
+                 hk_gib(use.bytes), 100 * use.utilization);
   }
   HK_TRY(hk_table_print(&table, err));
   putchar('\n');
@@ -223,10 +220,8 @@ static hk_status print_resources(const hk_forecast *forecast, const hk_machine *
     hk_resource resource = (hk_resource)i;
     double share = hk_report_utilization(forecast, machine, resource);
     if (share <= 0) continue;
-    hk_table_row(&table);
-    hk_table_cell(&table, "%s", hk_resource_name(resource));
-    hk_table_cell(&table, "%.1f", 100 * share);
-    hk_table_cell(&table, "%s", hk_resource_meaning(resource));
+    hk_table_row(&table, "%s\t%.1f\t%s", hk_resource_name(resource), 100 * share,
+                 hk_resource_meaning(resource));
   }
   return hk_table_print(&table, err);
 }

@@ -34,19 +34,39 @@ void hk_table_begin(hk_table *table, const hk_column *columns, size_t n) {
 }
 
 /* Fills up the last row with empty cells. */
-void hk_table_row(hk_table *table) {
+static void end_row(hk_table *table) {
   while (!table->failed && table->n_cells % table->n != 0) add_cell(table, strdup(""));
 }
 
-void hk_table_cell(hk_table *table, const char *format, ...) {
-  if (table->failed) return;
+/* Values with tabs shift the cells, but no more than the format has: the last takes the rest. */
+static void add_cells(hk_table *table, const char *format, va_list values) {
   char *text = NULL;
+  if (table->failed) return;
+  table->failed = vasprintf(&text, format, values) < 0;
+  if (table->failed) return;
+  for (char *cell = text, *next; cell; cell = next) {
+    format = strchr(format, '\t');
+    next = format ? strchr(cell, '\t') : NULL;
+    if (next) *next++ = '\0';
+    if (format) format++;
+    add_cell(table, hk_text_visible(cell));
+  }
+  free(text);
+}
+
+void hk_table_row(hk_table *table, const char *format, ...) {
+  va_list values;
+  end_row(table);
+  va_start(values, format);
+  add_cells(table, format, values);
+  va_end(values);
+}
+
+void hk_table_cell(hk_table *table, const char *format, ...) {
   va_list values;
   va_start(values, format);
-  const int length = vasprintf(&text, format, values);
+  add_cells(table, format, values);
   va_end(values);
-  add_cell(table, length >= 0 ? hk_text_visible(text) : NULL);
-  if (length >= 0) free(text);
 }
 
 void hk_table_drop(hk_table *table) {
@@ -172,7 +192,7 @@ static void name_left_out(const hk_table *table, const layout *l) {
 }
 
 hk_status hk_table_print(hk_table *table, hk_error *err) {
-  hk_table_row(table);
+  end_row(table);
   const bool failed = table->failed;
   if (!failed) {
     layout l;

@@ -37,9 +37,9 @@ typedef struct {
 
 /* `columns` must outlive the table. */
 void hk_table_begin(hk_table *table, const hk_column *columns, size_t n);
-/* Begins a row. */
-void hk_table_row(hk_table *table);
-/* Adds the next cell of the row; missing cells are empty. */
+/* Begins a row with the cells that the format says, tabs between them: "%s\t%.1f" are two. */
+void hk_table_row(hk_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Adds the next cells of the row in the same way; missing cells are empty. */
 void hk_table_cell(hk_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Frees the table without printing it. */
 void hk_table_drop(hk_table *table);
