@@ -163,9 +163,8 @@ static hk_status print_rows(const comparison *all, const contender *const *order
   const bool runs = all->list[0].price.tokens > 0;
   bool any_price = false;
   for (size_t i = 0; i < all->n; i++) any_price |= all->list[i].price.per_hour > 0;
-  hk_table table;
   const int costs = runs ? 3 : any_price ? 1 : 0;
-  hk_table_begin(&table, columns, 7 + (size_t)costs);
+  hk_table table = hk_table_begin(columns, 7 + (size_t)costs);
   for (size_t i = 0; i < all->n_fit; i++) {
     const contender *c = order[i];
     char title[128];

@@ -136,7 +136,6 @@ static hk_status print_text(const differences *d, const hk_plan *a, const hk_pla
                             hk_error *err) {
   static const hk_column columns[] = {{"difference", HK_WRAP}, {"a", HK_WRAP}, {"b", HK_WRAP}};
   char x[96], y[96];
-  hk_table table;
   if (d->n == 0) {
     hk_print_text(0, 2, "the plans are the same: %s", hk_plan_title(a, x, sizeof x));
     return HK_OK;
@@ -145,7 +144,7 @@ static hk_status print_text(const differences *d, const hk_plan *a, const hk_pla
                 hk_runtime_name(a->runtime), hk_plan_title(b, y, sizeof y),
                 hk_runtime_name(b->runtime));
   putchar('\n');
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (int i = 0; i < d->n; i++) {
     hk_table_row(&table, "%s\t%s\t%s", d->rows[i].key, d->rows[i].a, d->rows[i].b);
   }

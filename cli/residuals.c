@@ -21,9 +21,8 @@ hk_status hk_print_residuals(const cJSON *document, hk_error *err) {
                                       {"worst", HK_RIGHT},
                                       {"", HK_LEFT}};
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(document, "residuals"), *entry = NULL;
-  hk_table table;
   int n = 0;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   cJSON_ArrayForEach(entry, list) {
     const char *against = hk_json_text_or(entry, "against", NULL),
                *figure = hk_json_text_or(entry, "figure", NULL);

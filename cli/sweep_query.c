@@ -87,10 +87,10 @@ static const hk_column point_columns[] = {
 enum { POINT_COLUMNS = sizeof point_columns / sizeof *point_columns };
 
 /* The columns of points; the last is the measure. */
-static void begin_points(const query *q, hk_table *table, hk_column columns[POINT_COLUMNS]) {
+static hk_table begin_points(const query *q, hk_column columns[POINT_COLUMNS]) {
   memcpy(columns, point_columns, sizeof point_columns);
   columns[POINT_COLUMNS - 1].name = measure_name(q);
-  hk_table_begin(table, columns, POINT_COLUMNS);
+  return hk_table_begin(columns, POINT_COLUMNS);
 }
 
 static void point_row(const query *q, hk_table *table, const hk_sweep_fit *f) {
@@ -106,13 +106,12 @@ static void point_row(const query *q, hk_table *table, const hk_sweep_fit *f) {
 /* Prints or puts `n` rows. */
 static hk_status list_points(query *q, const hk_sweep_fit *const *list, size_t n, hk_error *err) {
   hk_column columns[POINT_COLUMNS];
-  hk_table table;
   if (q->points) {
     for (size_t i = 0; i < n; i++) put_point(q, list[i]);
     return HK_OK;
   }
   const size_t shown = q->args->wide || n < MOST_ROWS ? n : MOST_ROWS;
-  begin_points(q, &table, columns);
+  hk_table table = begin_points(q, columns);
   for (size_t i = 0; i < shown; i++) point_row(q, &table, list[i]);
   HK_TRY(hk_table_print(&table, err));
   if (shown < n) printf("%zu more: --wide, or --json\n", n - shown);
@@ -293,9 +292,8 @@ static hk_status print_pairs(const query *q, const pair *pairs, size_t n, hk_err
                                {"with offload", HK_WRAP}, {measure_name(q), HK_RIGHT},
                                {"without", HK_WRAP},      {measure_name(q), HK_RIGHT},
                                {"with/without", HK_RIGHT}};
-  hk_table table;
+  hk_table table = HK_TABLE(columns);
   char text[256];
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
   for (size_t i = 0; i < n; i++) {
     const pair *p = &pairs[i];
     const hk_sweep_fit *any = p->with ? p->with : p->without;
@@ -387,10 +385,9 @@ static hk_status answer_sensitivity(query *q, cJSON *root, hk_error *err) {
   static const hk_column columns[] = {
       {"key", HK_LEFT},        {"values", HK_RIGHT},    {"sets", HK_RIGHT}, {"median x", HK_RIGHT},
       {"largest x", HK_RIGHT}, {"best value", HK_WRAP}, {"in", HK_RIGHT}};
-  hk_table table;
   hk_sweep_row *list = malloc((q->rows->n + 1) * sizeof *list);
   if (!list) return hk_fail_memory(err, q->rows->n * sizeof *list, "a sweep");
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   hk_status status = effects(q, root, &table, list, err);
   free(list);
   if (status != HK_OK || root) {

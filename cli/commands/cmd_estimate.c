@@ -88,8 +88,7 @@ static hk_status print_ways(const estimate *e, hk_error *err) {
                                       {"rest", HK_RIGHT},
                                       {"fits on", HK_RIGHT | HK_SPARE(1)},
                                       {"meaning", HK_LEFT | HK_SPARE(2)}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (int way = 0; way < HK_WAY_COUNT; way++) {
     const hk_footprint *f = &e->ways[way];
     char peak[64];

@@ -127,8 +127,7 @@ static hk_status print_parameters(const hk_fit *fit, hk_error *err) {
   static const hk_column columns[] = {{"parameter", HK_LEFT},       {"unit", HK_LEFT | HK_SPARE(1)},
                                       {"start", HK_RIGHT},          {"fitted", HK_RIGHT},
                                       {"standard error", HK_RIGHT}, {"note", HK_BELOW}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < fit->n; i++) {
     const hk_fit_parameter *p = &fit->parameters[i];
     char text[96];
@@ -169,8 +168,7 @@ static hk_status print_errors(const hk_fit *fit, const hk_cross_validation *cros
                                       {"bwd_ms", HK_RIGHT},
                                       {"step_ms", HK_RIGHT},
                                       {"iter_ms", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   medians_cells(&table, "start profile", fit->rows, fit->median_before);
   medians_cells(&table, "fitted profile", fit->rows, fit->median_after);
   for (size_t i = 0; i < cross->n; i++) {
@@ -187,8 +185,7 @@ static hk_status print_defaults(hk_error *err) {
   static const hk_column columns[] = {{"fitted by default", HK_LEFT}, {"reason", HK_WRAP}};
   size_t n = 0;
   const hk_fit_default *defaults = hk_fit_defaults(&n);
-  hk_table table;
-  hk_table_begin(&table, columns, 2);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < n; i++) {
     hk_table_row(&table, "%s\t%s", defaults[i].key, defaults[i].reason);
   }

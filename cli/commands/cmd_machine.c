@@ -125,8 +125,7 @@ static hk_status print_unfinished(const profile_list *list, hk_error *err) {
   static const hk_column columns[] = {
       {"unfinished calibration", HK_WRAP}, {"started", HK_LEFT}, {"samples", HK_RIGHT}};
   if (list->n_runs == 0) return HK_OK;
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < list->n_runs; i++) {
     hk_table_row(&table, "%s\t%s\t%zu", list->runs[i].name, list->runs[i].started,
                  list->runs[i].samples);
@@ -143,8 +142,7 @@ static hk_status list_text(const profile_list *list, hk_error *err) {
   static const hk_column columns[] = {{"name", HK_LEFT},     {"GPUs", HK_RIGHT},
                                       {"from", HK_LEFT},     {"made", HK_LEFT},
                                       {"accuracy", HK_LEFT}, {"description", HK_BELOW}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < list->n; i++) {
     const hk_profile_entry *e = &list->entries[i];
     char accuracy[48];

@@ -87,8 +87,7 @@ static hk_status print_changes(const hk_profile_diff *diff, bool probes, hk_erro
                                {"b", HK_RIGHT},
                                {"change", HK_RIGHT},
                                {"verdict", HK_LEFT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   size_t rows = 0;
   for (size_t i = 0; i < diff->n; i++) {
     const hk_profile_change *c = &diff->changes[i];

@@ -152,8 +152,7 @@ static hk_status parts_text(const hk_parts *parts, hk_part_kind kind, hk_error *
                               [HK_PART_CPU] = {cpu, sizeof cpu / sizeof *cpu},
                               [HK_PART_MEMORY] = {memory, sizeof memory / sizeof *memory},
                               [HK_PART_LINK] = {link, sizeof link / sizeof *link}};
-  hk_table table;
-  hk_table_begin(&table, layouts[kind].columns, layouts[kind].n);
+  hk_table table = hk_table_begin(layouts[kind].columns, layouts[kind].n);
   for (const cJSON *part = hk_parts_of(parts, kind)->child; part; part = part->next) {
     char rate[32], document[512];
     hk_table_row(&table, "%s", part->string);

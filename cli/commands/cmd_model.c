@@ -56,8 +56,7 @@ static hk_status list(const hk_args *args, hk_error *err) {
   static const hk_column columns[] = {
       {"name", HK_LEFT}, {"architecture", HK_LEFT}, {"parameters", HK_RIGHT}, {"active", HK_RIGHT}};
   if (args->json) return list_json(err);
-  hk_table table;
-  hk_table_begin(&table, columns, 4);
+  hk_table table = HK_TABLE(columns);
   hk_status status = add_all(&table, NULL, NULL, err);
   if (status == HK_OK) return hk_table_print(&table, err);
   hk_table_drop(&table);
@@ -235,8 +234,7 @@ static void add_costs(hk_table *table, const costs *cost) {
 
 static hk_status print_tensors(const hk_model *model, hk_error *err) {
   static const hk_column columns[] = {{"tensor", HK_WRAP}, {"parameters", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, 2);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < model->n_tensors; i++) {
     char count[32];
     hk_table_row(&table, "%s\t%s", model->tensors[i].name,
@@ -249,8 +247,7 @@ static hk_status print_tensors(const hk_model *model, hk_error *err) {
 static hk_status show_text(const hk_model *model, const costs *cost, bool tensors, hk_error *err) {
   static const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_RIGHT}, {NULL, HK_WRAP}};
   printf("%s: %s\n\n", model->name, hk_arch_name(model->arch));
-  hk_table table;
-  hk_table_begin(&table, columns, 3);
+  hk_table table = HK_TABLE(columns);
   add_shape(&table, model);
   add_costs(&table, cost);
   HK_TRY(hk_table_print(&table, err));

@@ -182,10 +182,9 @@ static hk_status print_fitting(const hk_planning *p, hk_error *err) {
                                       {"limited by", HK_LEFT | HK_SPARE(1)},
                                       {"busy", HK_RIGHT | HK_SPARE(3)},
                                       {"cost/Mtok", HK_RIGHT}};
-  hk_table table;
   /* Without a price the last column is left out. */
   const size_t n = sizeof columns / sizeof columns[0];
-  hk_table_begin(&table, columns, p->price.per_hour > 0 ? n : n - 1);
+  hk_table table = hk_table_begin(columns, p->price.per_hour > 0 ? n : n - 1);
   if (p->baseline.path && p->baseline.forecast.feasible)
     forecast_row(&table, "yours", &p->baseline.forecast, hk_baseline_error(&p->baseline),
                  &p->price);
@@ -214,8 +213,7 @@ static hk_status print_not_fitting(const hk_ranking *ranking, hk_error *err) {
                                       {"lacks GPU GiB", HK_RIGHT},
                                       {"host GiB", HK_RIGHT},
                                       {"because", HK_LEFT | HK_SPARE(1)}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof columns[0]);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = ranking->n_fit; i < ranking->n; i++) {
     const hk_forecast *forecast = &ranking->forecasts[i];
     char title[96];

@@ -221,8 +221,7 @@ static hk_status print_text(const hk_args *args, const running *r, const summary
   hk_engine_device_info(r->engine, &info);
   const hk_engine_memory memory = memory_of(r);
   const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_WRAP}};
-  hk_table table;
-  hk_table_begin(&table, columns, 2);
+  hk_table table = HK_TABLE(columns);
   hk_table_row(&table, "plan\t%s, %s runtime, %s parameters, %zu subgroups", r->plan.policy,
                hk_runtime_name(r->plan.runtime),
                hk_format_count(hk_engine_numel(r->engine), count, sizeof count),

@@ -56,8 +56,7 @@ static hk_status list_text(const hk_stored_timeline *kept, size_t n, hk_error *e
                   "'hocket validate engine' store them");
     return HK_OK;
   }
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < n; i++) {
     hk_table_row(&table, "%lld", (long long)kept[i].id);
     pair_cell(&table, kept[i].pair);
@@ -209,8 +208,7 @@ static void print_heading(const hk_loaded_timeline *loaded) {
 static hk_status print_phases(const hk_loaded_timeline *loaded, hk_error *err) {
   static const hk_column columns[] = {{"phase", HK_LEFT}, {"ms", HK_RIGHT}};
   const hk_timeline *timeline = &loaded->timeline;
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (int p = 0; p < HK_PHASE_COUNT; p++) {
     if (!(loaded->kept.phases >> p & 1)) continue;
     hk_table_row(&table, "%s\t%.3f", hk_phase_name((hk_phase)p),
@@ -230,8 +228,7 @@ static hk_status print_lanes(const totals *t, hk_error *err) {
                                       {"operations", HK_RIGHT},
                                       {"busy ms", HK_RIGHT},
                                       {"of makespan", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t l = 0; l < t->timeline->graph.n_lanes; l++)
     total_row(t, &table, t->timeline->graph.lanes[l].name, &t->lanes[l]);
   return hk_table_print(&table, err);
@@ -253,8 +250,7 @@ static hk_status print_kinds(const totals *t, hk_error *err) {
   static const hk_column columns[] = {
       {"kind", HK_LEFT}, {"operations", HK_RIGHT}, {"all ms", HK_RIGHT}, {"of makespan", HK_RIGHT}};
   bool shown[HK_OP_KIND_COUNT] = {false};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   int kind = next_kind(t, shown);
   for (int i = 0; i < TOP && kind >= 0; i++, kind = next_kind(t, shown))
     total_row(t, &table, hk_op_kind_name((hk_op_kind)kind), &t->kinds[kind]);

@@ -194,8 +194,7 @@ static hk_status print_text(const hk_run_comparison *c, const hk_run_order *unfi
                                       {"bwd ms", HK_RIGHT | HK_SPARE(2)},
                                       {"step ms", HK_RIGHT},
                                       {"iter ms", HK_RIGHT | HK_SPARE(1)}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < c->n; i++) add_row(&table, &c->rows[i]);
   HK_TRY(hk_table_print(&table, err));
   puts("\ntimes in ms: predicted/measured, error of the prediction");

@@ -123,9 +123,8 @@ static hk_status print_differences(const hk_training_validation *v, hk_error *er
                                       {"wait, predicted", HK_RIGHT | HK_SPARE(1)},
                                       {"measured", HK_RIGHT | HK_SPARE(1)},
                                       {"cause", HK_LEFT}};
-  hk_table table;
   char label[128];
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < v->n_differences; i++) {
     const hk_op_difference *d = &v->differences[i];
     hk_table_row(&table, "%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%s",

@@ -134,8 +134,7 @@ static hk_status print_changes(const hk_machine *machine, hk_error *err) {
   double before;
   const hk_quantity_info *info = next_change(machine, &at, &before);
   if (!info) return HK_OK;
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (; info; info = next_change(machine, &at, &before)) {
     const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
     char was[32], is[32];
@@ -174,8 +173,7 @@ hk_status hk_explain_text(const hk_machine *machine, const hk_model *model, hk_e
                                     {"95 % interval", HK_LEFT}, {"origin", HK_LEFT},
                                     {"meaning", HK_BELOW},      {"source", HK_BELOW}};
   const bool intervals = has_intervals(machine);
-  hk_table table;
-  hk_table_begin(&table, intervals ? known : plain, intervals ? 6 : 5);
+  hk_table table = hk_table_begin(intervals ? known : plain, intervals ? 6 : 5);
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {

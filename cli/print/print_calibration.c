@@ -171,8 +171,7 @@ static hk_status print_quantities(const hk_profile_fit *fit, hk_error *err) {
                                       {"95 % interval", HK_LEFT},
                                       {"origin", HK_LEFT},
                                       {"how", HK_BELOW}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < fit->n_quantities; i++) {
     const hk_calibrated *q = &fit->quantities[i];
     const char *unit = q->info->unit;
@@ -218,8 +217,7 @@ static hk_status print_replays(const hk_calibration *c, hk_error *err) {
   const hk_replayed *worst[WORST];
   const size_t n = find_worst(&c->fit, worst);
   if (n == 0) return HK_OK;
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < n; i++) add_replay(&table, c, worst[i]);
   putchar('\n');
   HK_TRY(hk_table_print(&table, err));
@@ -243,8 +241,7 @@ static void add_trouble(hk_table *table, const hk_series *series) {
 static hk_status print_troubles(const hk_campaign *campaign, hk_error *err) {
   static const hk_column columns[] = {{"probe", HK_WRAP}, {"problem", HK_WRAP}};
   if (campaign->noisy + campaign->failures == 0) return HK_OK;
-  hk_table table;
-  hk_table_begin(&table, columns, 2);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < campaign->n; i++)
     if (campaign->series[i].failed || is_noisy(&campaign->series[i]))
       add_trouble(&table, &campaign->series[i]);

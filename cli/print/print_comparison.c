@@ -180,8 +180,7 @@ static void ms_cells(hk_table *table, const hk_pair *pair) {
 static hk_status print_phases(const hk_comparison_input *c, hk_error *err) {
   const hk_column columns[] = {
       {"ms", HK_LEFT}, {c->a_name, HK_RIGHT}, {c->b_name, HK_RIGHT}, {"error", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   hk_table_row(&table, "makespan");
   ms_cells(&table, &c->comparison->makespan);
   for (int p = 0; p < HK_PHASE_COUNT; p++) {
@@ -207,8 +206,7 @@ static hk_status print_lanes(const hk_comparison_input *c, hk_error *err) {
   snprintf(busy, sizeof busy, "busy ms, %s", c->a_name);
   snprintf(queued, sizeof queued, "queued ms, %s", c->a_name);
   snprintf(idle, sizeof idle, "idle ms, %s", c->a_name);
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t l = 0; l < c->comparison->n_lanes; l++) {
     hk_table_row(&table, "%s", c->graph->lanes[l].name);
     ms_cells(&table, &c->comparison->lanes[l].busy);
@@ -224,8 +222,7 @@ static hk_status print_operations(const hk_comparison_input *c, hk_error *err) {
       {"operation", HK_LEFT}, {"count", HK_RIGHT},        {all, HK_RIGHT},    {c->b_name, HK_RIGHT},
       {"error", HK_RIGHT},    {"each, median", HK_RIGHT}, {"worst", HK_RIGHT}};
   snprintf(all, sizeof all, "all ms, %s", c->a_name);
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (int k = 0; k < HK_OP_KIND_COUNT; k++) {
     const hk_kind_pair *kind = &c->comparison->kinds[k];
     if (kind->n == 0) continue;
@@ -249,8 +246,7 @@ static hk_status print_attribution(const hk_comparison_input *c, hk_error *err) 
   static const hk_column columns[] = {
       {"cause", HK_LEFT}, {"ms", HK_RIGHT}, {"of makespan", HK_RIGHT}, {"meaning", HK_WRAP}};
   char sum[96];
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (int i = 0; i < HK_CAUSE_COUNT; i++)
     cause_row(&table, c, hk_cause_name((hk_cause)i), c->comparison->causes[i],
               hk_cause_meaning((hk_cause)i));

@@ -142,8 +142,7 @@ static hk_status print_rows(const hk_largest_job *l, hk_error *err) {
                                {"tokens/s", HK_RIGHT},
                                {"GPU GiB", HK_RIGHT},
                                {"host GiB", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   if (l->what == HK_LARGEST_MODEL) {
     add_rows(l, &table, 0, l->n_presets);
     add_rows(l, &table, l->n_presets, l->n);

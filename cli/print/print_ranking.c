@@ -97,8 +97,7 @@ static hk_status print_text(const hk_measured_ranking *r, const hk_ranked_plans_
                                       {"measured ms", HK_RIGHT},
                                       {"min - max", HK_RIGHT | HK_SPARE(1)},
                                       {"error", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < r->n; i++) {
     const hk_ranked_plan *p = &r->plans[i];
     hk_table_row(&table, "%s\t%.3f\t%.3f\t%.3f - %.3f\t%+.1f %%", p->title, p->predicted_ms,

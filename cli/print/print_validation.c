@@ -126,8 +126,7 @@ static void print_heading(const hk_engine_validation *v) {
 static hk_status print_memory(const hk_validation *v, hk_error *err) {
   static const hk_column columns[] = {
       {"", HK_LEFT}, {"predicted", HK_RIGHT}, {"measured", HK_RIGHT}, {"error", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, sizeof columns / sizeof *columns);
+  hk_table table = HK_TABLE(columns);
   bytes_row(&table, "GPU memory", &v->gpu_memory);
   bytes_row(&table, "host memory", &v->host_memory);
   return hk_table_print(&table, err);

@@ -198,8 +198,7 @@ static void print_memory(const hk_memory_report *memory) {
 static hk_status print_lanes(const hk_forecast *forecast, hk_error *err) {
   static const hk_column columns[] = {
       {"lane", HK_LEFT}, {"busy ms", HK_RIGHT}, {"moved GiB", HK_RIGHT}, {"busy %", HK_RIGHT}};
-  hk_table table;
-  hk_table_begin(&table, columns, 4);
+  hk_table table = HK_TABLE(columns);
   for (size_t i = 0; i < forecast->graph.n_lanes; i++) {
     hk_lane_use use = hk_report_lane(forecast, (int32_t)i);
     hk_table_row(&table, "%s\t%.1f\t%.2f\t%.1f", forecast->graph.lanes[i].name, hk_ms(use.busy),
@@ -214,8 +213,7 @@ static hk_status print_resources(const hk_forecast *forecast, const hk_machine *
                                  hk_error *err) {
   static const hk_column columns[] = {
       {"resource", HK_LEFT}, {"used %", HK_RIGHT}, {"meaning", HK_WRAP}};
-  hk_table table;
-  hk_table_begin(&table, columns, 3);
+  hk_table table = HK_TABLE(columns);
   for (int i = 0; i < HK_RES_COUNT; i++) {
     hk_resource resource = (hk_resource)i;
     double share = hk_report_utilization(forecast, machine, resource);

@@ -28,9 +28,10 @@ static void add_cell(hk_table *table, char *text) {
   table->cells[table->n_cells++] = text;
 }
 
-void hk_table_begin(hk_table *table, const hk_column *columns, size_t n) {
-  *table = (hk_table){.columns = columns, .n = n};
-  for (size_t c = 0; c < n; c++) add_cell(table, strdup(columns[c].name ? columns[c].name : ""));
+hk_table hk_table_begin(const hk_column *columns, size_t n) {
+  hk_table table = {.columns = columns, .n = n};
+  for (size_t c = 0; c < n; c++) add_cell(&table, strdup(columns[c].name ? columns[c].name : ""));
+  return table;
 }
 
 /* Fills up the last row with empty cells. */

@@ -35,8 +35,9 @@ typedef struct {
   bool failed;
 } hk_table;
 
-/* `columns` must outlive the table. */
-void hk_table_begin(hk_table *table, const hk_column *columns, size_t n);
+/* A table without rows. `columns`, an array for HK_TABLE, must outlive it. */
+#define HK_TABLE(columns) hk_table_begin(columns, sizeof(columns) / sizeof *(columns))
+hk_table hk_table_begin(const hk_column *columns, size_t n);
 /* Begins a row with the cells that the format says, tabs between them: "%s\t%.1f" are two. */
 void hk_table_row(hk_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Adds the next cells of the row in the same way; missing cells are empty. */
