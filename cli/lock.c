@@ -14,15 +14,9 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* -- Names ------------------------------------------------------------------------------------- */
-
-/* FNV-1a, 64 bits. */
-static uint64_t hash_text(const char *text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-  return hash;
-}
 
 /* "hocket KIND DEV-INODE-HASH" of the folder and the name in it: the same for every path of the
  * file, whether or not the file exists. False: the folder cannot be found. */
@@ -37,7 +31,7 @@ static bool name_lock(const char *kind, const char *path, char *name, size_t siz
     found = stat(slash == copy ? "/" : slash ? copy : ".", &folder) == 0;
     if (found)
       snprintf(name, size, "hocket %s %llx-%llx-%" PRIx64, kind, (unsigned long long)folder.st_dev,
-               (unsigned long long)folder.st_ino, hash_text(last));
+               (unsigned long long)folder.st_ino, XXH3_64bits(last, strlen(last)));
   }
   free(copy);
   return found;

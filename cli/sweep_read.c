@@ -3,7 +3,6 @@
  * ranges and messages are those of the command line. */
 #include "cli/sweep_read.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -294,25 +293,6 @@ static hk_status add_keys(hk_sweep_spec *spec, const char *path, const char *tex
   return HK_OK;
 }
 
-static hk_status read_text(const char *path, char **text, size_t *length, hk_error *err) {
-  FILE *file;
-  if (hk_infile_stream(path, "the SPEC of a sweep, a JSON file", &file, err) != HK_OK)
-    return hk_fail_prefix(err, "%s", path);
-  *text = malloc(MOST_TEXT + 1);
-  errno = 0;
-  *length = *text ? fread(*text, 1, MOST_TEXT + 1, file) : 0;
-  const bool failed = ferror(file) != 0;
-  fclose(file);
-  if (!*text) return hk_fail_memory(err, MOST_TEXT + 1, "a sweep");
-  if (failed) {
-    hk_infile_fail("cannot be read", err);
-    return hk_fail_prefix(err, "%s", path);
-  }
-  if (*length > MOST_TEXT) return hk_fail(err, HK_INPUT, "%s: larger than 1 MiB", path);
-  (*text)[*length] = '\0';
-  return HK_OK;
-}
-
 /* -- --set ------------------------------------------------------------------------------------- */
 
 /* Whether the key is near an option rather than a quantity. */
@@ -355,11 +335,13 @@ static hk_status override(hk_sweep_spec *spec, const char *text, hk_error *err) 
 
 hk_status hk_sweep_axes_read(const hk_args *args, const char *path, hk_sweep_spec *spec,
                              hk_error *err) {
-  char *text = NULL;
-  size_t length = 0;
+  static const char what[] = "the SPEC of a sweep, a JSON file";
+  char *text;
+  size_t length;
   cJSON *root = NULL;
-  hk_status status = read_text(path, &text, &length, err);
-  if (status == HK_OK) status = hk_json_parse(text, length, path, &root, err);
+  if (hk_infile_read(path, what, MOST_TEXT, &text, &length, err) != HK_OK)
+    return hk_fail_prefix(err, "%s", path);
+  hk_status status = hk_json_parse(text, length, path, &root, err);
   if (status == HK_OK) status = add_keys(spec, path, text, root, err);
   cJSON_Delete(root);
   free(text);

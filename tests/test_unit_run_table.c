@@ -3,7 +3,6 @@
  * and column. */
 #include "traces/run_table.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,19 +69,6 @@ static void line_ends_and_quotes_of_rfc_4180(void **state) {
   assert_int_equal(t.runs[1].line, 5);
   assert_true(t.runs[1].ffn == 10880 && t.runs[1].subgroup_numel == 1e8);
   assert_true(isnan(t.runs[1].step_ms));
-  hk_run_table_free(&t);
-}
-
-static void numbers_do_not_follow_the_locale(void **state) {
-  (void)state;
-  static const char *const commas[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE"};
-  const char *found = NULL;
-  for (size_t i = 0; !found && i < sizeof commas / sizeof *commas; i++)
-    found = setlocale(LC_NUMERIC, commas[i]);
-  if (!found) skip(); /* no locale with a decimal comma on this machine */
-  hk_run_table t = good(HEADER "\n" ROW "\n");
-  setlocale(LC_NUMERIC, "C");
-  assert_true(t.runs[0].step_ms == 3039.25);
   hk_run_table_free(&t);
 }
 
@@ -176,7 +162,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(fields_are_found_by_name),
       cmocka_unit_test(line_ends_and_quotes_of_rfc_4180),
-      cmocka_unit_test(numbers_do_not_follow_the_locale),
       cmocka_unit_test(errors_are_named),
       cmocka_unit_test(files_that_cannot_be_read),
       cmocka_unit_test(what_is_written_reads_back),

@@ -4,12 +4,11 @@
 
 #include <gsl/gsl_errno.h>
 #include <gsl/gsl_linalg.h>
+#include <gsl/gsl_statistics_double.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "traces/median.h"
 
 /* Weights of the priors of a, and of b and c, relative to mean squared durations. If the columns of
  * a and b are nearly parallel, the smaller weight lets b deviate first. */
@@ -228,9 +227,8 @@ static void compare_kind(joined *c, hk_op_kind kind) {
       c->scratch[timed++] = 100 * fabs((double)duration(c->predicted, i) - measured) / measured;
   }
   out->total = hk_pair_of(p, m);
-  out->median_error_pct = hk_sort_median(c->scratch, timed);
-  out->worst_error_pct =
-      timed > 0 ? c->scratch[timed - 1] : NAN; /* hk_sort_median has sorted them */
+  out->worst_error_pct = timed > 0 ? gsl_stats_max(c->scratch, 1, timed) : NAN;
+  out->median_error_pct = timed > 0 ? gsl_stats_median(c->scratch, 1, timed) : NAN;
 }
 
 /* -- The measured critical path ---------------------------------------------------------------- */

@@ -7,6 +7,8 @@
  * its step. */
 #include "traces/import_deepspeed.h"
 
+#include <gsl/gsl_sort.h>
+#include <gsl/gsl_statistics_double.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +16,6 @@
 
 #include "core/base/grow.h"
 #include "traces/import_deepspeed_internal.h"
-#include "traces/median.h"
 
 /* The quantities of an iteration of rank 0, and their columns. */
 #define QUANTITIES(X)                \
@@ -376,7 +377,8 @@ static hk_status read_lines(import_task *im, hk_log *log) {
 /* Rounded to 0.001 ms or GB: logs print fewer digits, and the mean of two of them may differ from
  * the decimal number in the last bit. Sorts `values`. */
 static double median(double *values, size_t n) {
-  return round(hk_sort_median(values, n) * 1e3) / 1e3;
+  gsl_sort(values, 1, n);
+  return n > 0 ? round(gsl_stats_median_from_sorted_data(values, 1, n) * 1e3) / 1e3 : NAN;
 }
 
 /* Copies the known values of a quantity in the steady iterations. Returns their number. */

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Run tables as CSV. The reader splits the text in place, one record at a time, and counts lines
- * for messages. Numbers are read and written in the C locale. */
+ * for messages. */
 #include "traces/run_table.h"
 
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,70 +218,24 @@ static hk_status read_runs(reader *r, hk_run_table *table, hk_error *err) {
 
 /* -- Files ------------------------------------------------------------------------------------- */
 
-static hk_status read_stream(FILE *file, char **text, hk_error *err) {
-  size_t room = 0, n = 0;
-  do {
-    room = room == 0 ? 1 << 16 : 2 * room;
-    char *larger = room <= 2 * (size_t)MOST_BYTES ? realloc(*text, room + 1) : NULL;
-    if (!larger) return hk_fail_memory(err, room, "the table");
-    *text = larger;
-    n += fread(*text + n, 1, room - n, file);
-  } while (n == room && n <= MOST_BYTES);
-  if (ferror(file)) return hk_infile_fail("cannot be read", err);
-  if (n > MOST_BYTES) return hk_fail(err, HK_INPUT, "larger than %d MiB", MOST_BYTES >> 20);
-  if (memchr(*text, '\0', n)) return hk_fail(err, HK_INPUT, "it holds a NUL byte: not a CSV file");
-  (*text)[n] = '\0';
-  return HK_OK;
-}
-
-/* The content of the file; the caller frees it. NULL: a failure, in `err`. */
-static char *read_file(const char *path, hk_error *err) {
-  FILE *file = NULL;
-  if (hk_infile_stream(path, "a CSV file", &file, err) != HK_OK) return NULL;
-  char *text = NULL;
-  if (read_stream(file, &text, err) != HK_OK) {
-    free(text);
-    text = NULL;
-  }
-  fclose(file);
-  return text;
-}
-
-/* Sets the C locale, with '.' as decimal point, for this thread; leave_c_locale restores it. */
-typedef struct {
-  locale_t c, before;
-} numbers;
-
-static hk_status enter_c_locale(numbers *n, hk_error *err) {
-  *n = (numbers){.c = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
-  if (n->c == (locale_t)0) return hk_fail_memory(err, sizeof(locale_t), "the C locale");
-  n->before = uselocale(n->c);
-  return HK_OK;
-}
-
-static void leave_c_locale(numbers *n) {
-  uselocale(n->before);
-  freelocale(n->c);
-}
-
-static hk_status read_text(char *text, hk_run_table *table, hk_error *err) {
+static hk_status read_text(char *text, size_t length, hk_run_table *table, hk_error *err) {
   static const char mark[] =
       "\xEF\xBB\xBF"; /* byte order mark, which spreadsheets write before UTF-8 */
+  if (memchr(text, '\0', length))
+    return hk_fail(err, HK_INPUT, "it holds a NUL byte: not a CSV file");
   reader r = {.at = strncmp(text, mark, 3) == 0 ? text + 3 : text, .line = 1, .err = err};
-  numbers locale;
-  HK_TRY(enter_c_locale(&locale, err));
-  const hk_status status = read_runs(&r, table, err);
-  leave_c_locale(&locale);
-  return status;
+  return read_runs(&r, table, err);
 }
 
 hk_status hk_run_table_load(const char *path, hk_run_table *table, hk_error *err) {
+  char *text;
+  size_t length;
   *table = (hk_run_table){0};
   snprintf(table->path, sizeof table->path, "%s", path);
-  char *text = read_file(path, err);
-  const bool good = text && read_text(text, table, err) == HK_OK;
+  hk_status status = hk_infile_read(path, "a CSV file", MOST_BYTES, &text, &length, err);
+  if (status == HK_OK) status = read_text(text, length, table, err);
   free(text);
-  if (good) return HK_OK;
+  if (status == HK_OK) return HK_OK;
   hk_run_table_free(table);
   return hk_fail_prefix(err, "%s", path);
 }
@@ -318,8 +271,6 @@ static void write_number(double value, FILE *out) {
 }
 
 hk_status hk_run_table_write(const hk_run_table *table, FILE *out, hk_error *err) {
-  numbers locale;
-  HK_TRY(enter_c_locale(&locale, err));
   errno = 0;
   for (size_t i = 0; i < FIELDS; i++) fprintf(out, "%s%s", i > 0 ? "," : "", fields[i].column);
   fputc('\n', out);
@@ -334,7 +285,6 @@ hk_status hk_run_table_write(const hk_run_table *table, FILE *out, hk_error *err
     fputc('\n', out);
   }
   const bool good = fflush(out) == 0 && !ferror(out);
-  leave_c_locale(&locale);
   if (good) return HK_OK;
   return hk_fail(err, HK_ENVIRONMENT, "cannot write the table: %s",
                  errno ? strerror(errno) : "an earlier write failed");

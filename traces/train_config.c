@@ -2,11 +2,9 @@
 /* Files of training frameworks: which reader reads them. And DeepSpeed's ratio. */
 #include "traces/train_config.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/base/infile.h"
 #include "core/base/json.h"
@@ -37,28 +35,6 @@ double hk_deepspeed_ratio(size_t on_host, size_t subgroups) {
 
 /* -- Files ------------------------------------------------------------------------------------- */
 
-static hk_status read_text(const char *path, char **text, size_t *length, hk_error *err) {
-  int fd = -1;
-  if (hk_infile_open(path, "a configuration file", &fd, err) != HK_OK)
-    return hk_fail_prefix(err, "%s", path);
-  hk_status status = HK_OK;
-  ssize_t n = 0;
-  *length = 0;
-  *text = malloc(MOST_BYTES + 1);
-  if (!*text) status = hk_fail_memory(err, MOST_BYTES, "a configuration file");
-  while (status == HK_OK && *length <= MOST_BYTES) {
-    n = read(fd, *text + *length, MOST_BYTES + 1 - *length);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    *length += (size_t)n;
-  }
-  if (n < 0) status = hk_infile_fail("cannot read it", err), hk_fail_prefix(err, "%s", path);
-  close(fd);
-  if (status == HK_OK && *length > MOST_BYTES)
-    status = hk_fail(err, HK_INPUT, "%s: longer than 1 MiB: not a configuration", path);
-  return status;
-}
-
 static hk_status parse(const char *path, const char *text, size_t length, cJSON **root,
                        hk_error *err) {
   size_t blank = 0;
@@ -73,8 +49,9 @@ static hk_status parse(const char *path, const char *text, size_t length, cJSON 
 static hk_status load(const char *path, cJSON **root, hk_error *err) {
   char *text = NULL;
   size_t length = 0;
-  hk_status status = read_text(path, &text, &length, err);
-  if (status == HK_OK) status = parse(path, text, length, root, err);
+  if (hk_infile_read(path, "a configuration file", MOST_BYTES, &text, &length, err) != HK_OK)
+    return hk_fail_prefix(err, "%s", path);
+  const hk_status status = parse(path, text, length, root, err);
   free(text);
   return status;
 }

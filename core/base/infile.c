@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -81,4 +82,40 @@ hk_status hk_infile_stream(const char *path, const char *what, FILE **file, hk_e
   hk_infile_fail("cannot be opened", err);
   close(fd);
   return err ? err->status : HK_ENVIRONMENT;
+}
+
+/* Reads until the end of the file: the size of a pipe is not known. */
+static hk_status read_all(int fd, size_t most, char **text, size_t *length, hk_error *err) {
+  for (size_t room = 0;;) {
+    if (*length == room) {
+      if (room > most)
+        return hk_fail(err, HK_INPUT, "larger than %zu MiB, the most that is read", most >> 20);
+      /* One byte beyond the limit distinguishes a file of exactly that size from a larger one. */
+      room = room ? 2 * room : (size_t)1 << 16;
+      if (room > most) room = most + 1;
+      char *grown = realloc(*text, room + 1);
+      if (!grown) return hk_fail_memory(err, room + 1, "the text of a file");
+      *text = grown;
+    }
+    const ssize_t got = read(fd, *text + *length, room - *length);
+    if (got < 0 && errno != EINTR) return hk_infile_fail("cannot be read", err);
+    if (got > 0) *length += (size_t)got;
+    if (got != 0) continue;
+    (*text)[*length] = '\0';
+    return HK_OK;
+  }
+}
+
+hk_status hk_infile_read(const char *path, const char *what, size_t most, char **text,
+                         size_t *length, hk_error *err) {
+  int fd = -1;
+  *text = NULL;
+  *length = 0;
+  HK_TRY(hk_infile_open(path, what, &fd, err));
+  const hk_status status = read_all(fd, most, text, length, err);
+  close(fd);
+  if (status == HK_OK) return HK_OK;
+  free(*text);
+  *text = NULL;
+  return status;
 }

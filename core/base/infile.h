@@ -18,6 +18,11 @@ hk_status hk_infile_open(const char *path, const char *what, int *fd, hk_error *
 /* The same as a stream, for fclose. */
 hk_status hk_infile_stream(const char *path, const char *what, FILE **file, hk_error *err);
 
+/* Reads all of a file, at most `most` bytes (HK_INPUT beyond). A NUL follows the `length` bytes.
+ * The caller frees *text, which is NULL after a failure. */
+hk_status hk_infile_read(const char *path, const char *what, size_t most, char **text,
+                         size_t *length, hk_error *err);
+
 /* HK_INPUT if `fd`, which is open already, is a device without an end. */
 hk_status hk_infile_check(int fd, hk_error *err);
 

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/base/infile.h"
 #include "core/base/json_syntax.h"
@@ -20,45 +19,13 @@
 
 /* -- Reading a file ------------------------------------------------------------------------ */
 
-/* Reads until the end of the file; the size of a pipe is not known. The caller frees *text, also
- * after a failure. */
-static hk_status read_all(int fd, const char *path, char **text, size_t *length, hk_error *err) {
-  size_t room = 0;
-  *text = NULL;
-  *length = 0;
-  for (;;) {
-    if (*length == room) {
-      if (room > (size_t)MAX_FILE) {
-        return hk_fail(err, HK_INPUT, "%s: larger than 64 MiB, the most that is read as JSON",
-                       path);
-      }
-      /* One byte beyond the limit distinguishes a file of exactly that size from a larger one. */
-      room = room ? 2 * room : (size_t)(64 * HK_KIB);
-      if (room > (size_t)MAX_FILE) room = (size_t)MAX_FILE + 1;
-      char *grown = realloc(*text, room);
-      if (!grown) return hk_fail_memory(err, room, path);
-      *text = grown;
-    }
-    ssize_t got = read(fd, *text + *length, room - *length);
-    if (got == 0) return HK_OK;
-    if (got > 0) *length += (size_t)got;
-    if (got < 0 && errno != EINTR) {
-      hk_infile_fail("cannot be read", err);
-      return hk_fail_prefix(err, "%s", path);
-    }
-  }
-}
-
 hk_status hk_json_load(const char *path, cJSON **root, hk_error *err) {
-  *root = NULL;
-  int fd = -1;
-  if (hk_infile_open(path, "a JSON file", &fd, err) != HK_OK)
-    return hk_fail_prefix(err, "%s", path);
   char *text;
   size_t length;
-  hk_status result = read_all(fd, path, &text, &length, err);
-  close(fd);
-  if (result == HK_OK) result = hk_json_parse(text, length, path, root, err);
+  *root = NULL;
+  if (hk_infile_read(path, "a JSON file", (size_t)MAX_FILE, &text, &length, err) != HK_OK)
+    return hk_fail_prefix(err, "%s", path);
+  const hk_status result = hk_json_parse(text, length, path, root, err);
   free(text);
   return result;
 }
