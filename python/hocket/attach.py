@@ -201,19 +201,21 @@ class Attachment:
         """The model begins a forward. Look-ups before it are forgotten, because they do not
         tell the order of use."""
         if self._trace is not None and torch.is_grad_enabled():
+            if self.keep_call:
+                self._call = Call(args, kwargs)
             if not self.optimizer().is_bound() and (self.replicas or is_sharded(self.model)):
                 # In a forward, because all ranks are there, and early, because host memory should
                 # be pinned before much communication is under way.
                 self.optimizer().bind()
             self._trace.clear()
-            if self.keep_call:
-                self._call = Call(args, kwargs)
 
     def costs(self, blocks: Sequence[Block]) -> Optional[Costs]:
         """FLOPs and bytes of each block in the recorded forward; None if there is none."""
         if self._call is None:
             return None
         call, self._call, kept = self._call, None, self._trace
+        if self.shards is not None:
+            return self.shards.costs(call, blocks)
         self._trace, self.busy = None, False
         try:
             # No real forward: a backward is under way, with all its activations.

@@ -13,7 +13,9 @@ from torch import nn
 
 from . import _abi
 from .describe import describe
+from .errors import HocketUsageError
 from .plan import run
+from .sharded import is_sharded
 
 MOST_BATCH = 1 << 16
 KEPT_FREE = 0.97
@@ -25,7 +27,7 @@ class Fits(NamedTuple):
     its fields."""
 
     parameters: int
-    """Parameters that are trained."""
+    """Parameters that are trained, on all ranks together."""
     gpu_needed: int
     """GPU memory with the optimizer state in host memory; without a batch, no activations."""
     gpu_needed_alone: int
@@ -46,6 +48,8 @@ class Fits(NamedTuple):
     """Whether model and batch fit with the optimizer state in host memory."""
     advice: List[str]
     """What to do, one sentence each."""
+    ranks: int = 1
+    """Ranks that share out the model (FSDP2); the other figures are those of one of them."""
 
     def __str__(self) -> str:
         batch = (
@@ -55,7 +59,8 @@ class Fits(NamedTuple):
         )
         verdict = {True: "fits", False: "does not fit", None: "is not known to fit"}[self.fits]
         lines = [
-            f"{self.parameters:,} parameters: {verdict} {batch}",
+            f"{self.parameters:,} parameters: {verdict} {batch}"
+            + (f"; figures of each of {self.ranks} ranks" if self.ranks > 1 else ""),
             f"  GPU memory   needed {_gib(self.gpu_needed)} with hocket, "
             f"{_gib(self.gpu_needed_alone)} with everything on the GPU; "
             + (f"there {_gib(self.gpu_there)}" if self.gpu_there is not None else "no GPU here"),
@@ -81,10 +86,12 @@ def fits(
 
     Nothing is computed and no memory is taken: a model on the "meta" device will do (one whose
     forward looks at values is run, as :func:`describe` says). The figures are those of
-    ``hocket estimate`` for one GPU.
+    ``hocket estimate`` for one GPU; where torch.distributed has several ranks, those of each of
+    them, with weights, gradients and state shared out by FSDP2, and the host's memory among its
+    ranks (``LOCAL_WORLD_SIZE``, which torchrun sets; else all).
 
     Args:
-        model: the model. Its frozen parameters count as weights only.
+        model: the model, before it is sharded. Its frozen parameters count as weights only.
         batch: what one forward gets, as of :func:`describe`: its first tensor has sequences (or
             samples) first. None: needs without activations.
         accumulate: as of hocket.AdamW: the type of summed gradients.
@@ -106,6 +113,9 @@ def fits(
         if found.fits is False:
             batch = batch[: found.largest_micro_batch]
     """
+    if is_sharded(model):
+        raise HocketUsageError("fits() of a model that is sharded: call it before fully_shard()")
+    ranks = _ranks()
     described = describe(model, batch, accumulate=accumulate)
     with tempfile.TemporaryDirectory(prefix="hocket-") as folder:
         path = os.path.join(folder, "model.json")
@@ -113,10 +123,17 @@ def fits(
             json.dump(described, file)
 
         def estimate(micro_batch: int) -> Dict[str, Any]:
-            sizes = ["--gpus", "1", "--micro-batch", str(micro_batch), "--state", state]
+            sizes = ["--gpus", str(ranks), "--micro-batch", str(micro_batch), "--state", state]
             return run(["estimate", "--model", path, *sizes])
 
-        return _judge(described, batch is not None, estimate, _gpu_there(), _abi.host_memory())
+        host = _abi.host_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+        return _judge(described, batch is not None, estimate, _gpu_there(), host, ranks)
+
+
+def _ranks() -> int:
+    distributed = torch.distributed
+    known = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if known else 1
 
 
 def _gpu_there() -> Optional[int]:
@@ -136,16 +153,19 @@ def _judge(
     estimate: Callable[[int], Dict[str, Any]],
     gpu: Optional[int],
     host: int,
+    ranks: int,
 ) -> Fits:
     now = estimate(described["micro_batch"])
     parameters: int = now["parameters"]
-    offload, alone = _way(now, "one GPU, offload"), _way(now, "one GPU")
+    way = "zero-3" if ranks > 1 else "one GPU"
+    offload, alone = _way(now, f"{way}, offload"), _way(now, way)
+    host_needed = offload["host_bytes"] // ranks
     largest = None
     if gpu is not None and has_batch:
         room = gpu
-        largest = _largest(lambda n: _way(estimate(n), "one GPU, offload")["gpu_bytes"] <= room)
+        largest = _largest(lambda n: _way(estimate(n), f"{way}, offload")["gpu_bytes"] <= room)
     gpu_fits = None if gpu is None else offload["gpu_bytes"] <= gpu
-    host_fits = offload["host_bytes"] <= host
+    host_fits = host_needed <= host
     verdict: Optional[bool] = gpu_fits and host_fits if host_fits else False
     if verdict and not has_batch:
         verdict = None
@@ -153,14 +173,15 @@ def _judge(
         parameters=parameters,
         gpu_needed=offload["gpu_bytes"],
         gpu_needed_alone=alone["gpu_bytes"],
-        host_needed=offload["host_bytes"],
-        host_wanted=offload["host_bytes"] + now["spares_bytes"],
+        host_needed=host_needed,
+        host_wanted=host_needed + now["spares_bytes"] // ranks,
         gpu_there=gpu,
         host_there=host,
         micro_batch=described["micro_batch"] if has_batch else None,
         largest_micro_batch=largest,
         fits=verdict,
         advice=[],
+        ranks=ranks,
     )
     return found._replace(advice=_advice(found, offload["smallest_gpu_gb"]))
 

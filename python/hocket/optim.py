@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 
 from . import _abi, checkpoint, files, ranks
 from .attach import Attachment, refuse_ranks
-from .binding import Binding, Settings, increment_versions, log, trainable
-from .blocks import MAX_BLOCKS
+from .binding import Binding, Entry, Settings, increment_versions, log, trainable
+from .blocks import MAX_BLOCKS, Block
 from .checks import check_group, check_settings
-from .errors import HocketUsageError
+from .errors import HocketError, HocketUsageError
 from .handle import handle_in
 from .handover import HandOver
 from .names import name_in_modules
@@ -262,6 +262,8 @@ class AdamW(Optimizer):
                 self._attachment.prepare()
         shared.meet()
         settings = shared.divide(settings)
+        if settings.plan == "auto":
+            settings = self._plan_of_all(shared, settings)
         shared.idle()
         try:
             with shared.together():
@@ -274,14 +276,40 @@ class AdamW(Optimizer):
         self._ranks = shared
         self._counts = shared.counts(self.binding().params)
 
-    def _make(self, settings: Settings) -> None:
+    def _plan_of_all(self, shared: Ranks, settings: Settings) -> Settings:
+        """The first rank decides for all. Shards of other sizes have no place in its plan: then no
+        rank follows it."""
+        plan = answer = failure = None
+        with shared.together():
+            settings, entries, blocks = self._laid_out(settings)
+        if shared.decides():
+            try:
+                plan, answer = resolve_plan(
+                    settings, entries, blocks, self._attachment, shared.here()
+                )
+            except HocketError as error:
+                failure = error
+        shared.agree(failure=failure)
+        sizes = [(entry.number, ranks.local(entry.param).numel()) for entry in entries]
+        everyone = shared.gathered((sizes, plan, answer))
+        _, plan, self._plan_answer = everyone[0]
+        if any(each[0] != sizes for each in everyone):
+            plan = None
+            self._plan_answer = {
+                "reason": "no plan, because the ranks' shards differ in size, and one plan is for "
+                "all; the CPU updates, and the GPU where gpu_memory has room"
+            }
+        return settings._replace(plan=plan)
+
+    def _laid_out(self, settings: Settings) -> Tuple[Settings, List[Entry], Optional[List[Block]]]:
+        """What the engine will have: its settings, tensors and blocks."""
         attachment = self._attachment
         for group in self.param_groups:
             check_group(group)
         entries = trainable(self.param_groups, attachment.names if attachment else {})
         if attachment is None:
             settings = self._drop_in(settings)
-            blocks = None
+            blocks: Optional[List[Block]] = None
         else:
             strangers = [e.name for e in entries if id(e.param) not in attachment.names]
             if strangers:
@@ -295,8 +323,15 @@ class AdamW(Optimizer):
             known = [n for n in attachment.names.values() if n in names]
             # Norms are those of the model's own blocks, not of merged ones.
             blocks = attachment.blocks(known, None if settings.clip == "block" else MAX_BLOCKS)
-        plan, self._plan_answer = resolve_plan(settings, entries, blocks, attachment)
-        self._expected_ms = expected_ms(self._plan_answer, settings)
+        return settings, entries, blocks
+
+    def _make(self, settings: Settings) -> None:
+        attachment = self._attachment
+        settings, entries, blocks = self._laid_out(settings)
+        plan, answer = resolve_plan(settings, entries, blocks, attachment)
+        self._plan_answer = answer or self._plan_answer
+        # Of several ranks it knows no collectives.
+        self._expected_ms = expected_ms(answer, settings)
         settings = settings._replace(expected_ms=self._expected_ms)
         binding = Binding(entries, blocks, self.param_groups, settings, plan)
         try:

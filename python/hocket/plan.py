@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
-from . import _abi
+from . import _abi, ranks
 from .blocks import Block
 from .describe import Costs, document
 from .errors import MACHINE, HocketError, HocketUsageError
@@ -27,8 +27,10 @@ def resolve_plan(
     entries: Sequence["Entry"],
     blocks: Optional[Sequence[Block]],
     attachment: Optional["Attachment"],
+    sharing: int = 1,
 ) -> Tuple[Optional[str], Optional[Dict[str, Any]]]:
-    """The plan for hocket_create, and for "auto" the answer of the program."""
+    """The plan for hocket_create, and for "auto" the answer of the program. sharing: ranks that
+    update on this host at the same time, and divide the bandwidth of its memory."""
     if settings.plan != "auto":
         return settings.plan, None
     if blocks is None or attachment is None:
@@ -36,13 +38,15 @@ def resolve_plan(
             'plan="auto" needs opt.attach(model): without it nothing says what the blocks are '
             "(or give the path of a plan file)"
         )
-    tensors = [(entry.name, entry.param) for entry in entries]
+    tensors = [(entry.name, ranks.local(entry.param)) for entry in entries]
+    if attachment.shards is not None and settings.gpu_memory is None:
+        settings = settings._replace(gpu_memory=0)  # what activations leave is not known
     costs = attachment.costs(blocks)
     described = document(
         type(attachment.model).__name__, tensors, blocks, costs, settings.accumulate
     )
     with tempfile.TemporaryDirectory(prefix="hocket-") as folder:
-        return _ask(described, settings, folder)
+        return _ask(described, settings, sharing, folder)
 
 
 def expected_ms(answer: Optional[Dict[str, Any]], settings: "Settings") -> float:
@@ -119,7 +123,7 @@ def _knows(option: str) -> bool:
 
 
 def _ask(
-    described: Dict[str, Any], settings: "Settings", folder: str
+    described: Dict[str, Any], settings: "Settings", sharing: int, folder: str
 ) -> Tuple[str, Dict[str, Any]]:
     model = os.path.join(folder, "model.json")
     out = os.path.join(folder, "plan.json")
@@ -138,7 +142,9 @@ def _ask(
         arguments += ["--grad-accum", str(settings.accumulation_steps)]
     if settings.cpu_threads is not None:
         arguments += ["--cpu-threads", str(settings.cpu_threads)]
-    if settings.gpu_memory:
+    if sharing > 1:
+        arguments += ["--set", f"dram*={1 / sharing}"]
+    if settings.gpu_memory is not None:
         arguments += ["--gpu-memory", str(settings.gpu_memory)]
     room = _abi.host_memory()
     arguments += ["--host-memory", str(min(room, settings.host_memory or room))]

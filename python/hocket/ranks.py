@@ -272,6 +272,27 @@ class Ranks:
         mine = torch.tensor([last - self.rank if have else 0], dtype=torch.int64)
         return last - int(self._reduce(mine, maximum=True))
 
+    def gathered(self, mine: Any) -> List[Any]:
+        """All ranks call it. What each has, in one order on all: first what the rank has that
+        decides."""
+        found = [mine]
+        for group in self._groups:
+            gathered: List[Any] = [None] * torch.distributed.get_world_size(group)
+            try:
+                torch.distributed.all_gather_object(gathered, found, group=group)
+            except RuntimeError as error:
+                raise self._lost(error) from error
+            found = [entry for entries in gathered for entry in entries]
+        return found
+
+    def decides(self) -> bool:
+        """Whether this rank decides for all."""
+        return not any(self._mesh.get_coordinate())
+
+    def here(self) -> int:
+        """How many ranks are on this host."""
+        return sum(n.host == self._host for n in self._ends.met)
+
     def _said_by_first(self, have: bool, text: str) -> str:
         rank = self.first(have)
         message = f"rank {rank} ({self._host}): {text}" if rank == self.rank else ""
@@ -301,15 +322,7 @@ class Ranks:
             tuple(sorted(os.sched_getaffinity(0))),
             _abi.host_memory(),
         )
-        found: List[Any] = [tuple(mine)]
-        for group in self._groups:
-            gathered: List[Any] = [None] * torch.distributed.get_world_size(group)
-            try:
-                torch.distributed.all_gather_object(gathered, found, group=group)
-            except RuntimeError as error:
-                raise self._lost(error) from error
-            found = [entry for entries in gathered for entry in entries]
-        self._ends.met = [failures.Neighbour(*entry) for entry in found]
+        self._ends.met = [failures.Neighbour(*entry) for entry in self.gathered(tuple(mine))]
 
     def idle(self) -> None:
         """Waits for the device, before host memory is pinned: beside a kernel of NCCL, which waits
@@ -321,7 +334,7 @@ class Ranks:
         """What the engine of this rank is created with: its share of the host."""
         threads, memory = settings.cpu_threads, settings.host_memory
         return settings._replace(
-            cpu_threads=threads or (self._threads(settings.overlap) if not settings.plan else None),
+            cpu_threads=threads or (self._threads(settings.overlap) if settings.plan in (None, "auto") else None),
             host_memory=memory or self._memory(),
         )
 
@@ -349,11 +362,6 @@ def check_settings(settings: "Settings") -> "Settings":
         raise HocketUsageError(
             'clip="block" with parameters that ranks share (DTensors): a block\'s norm is known to '
             'no rank alone; use clip="norm"'
-        )
-    if settings.plan == "auto":
-        raise HocketUsageError(
-            'plan="auto" with parameters that ranks share (DTensors): the planner knows whole '
-            "models; leave plan out, and give gpu_memory"
         )
     return settings
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from . import ranks
 from .blocks import Block
+from .describe import Call, Costs, batch_size
 from .errors import HocketUsageError
 
 if TYPE_CHECKING:
@@ -123,6 +124,15 @@ class Shards:
             for module, tensors in members.items()
             if tensors
         ]
+
+    def costs(self, call: Call, blocks: Sequence[Block]) -> Costs:
+        """Without a forward, which would gather: two operations for each weight and position, and
+        no activations."""
+        whole = named_parameters(self._model)
+        micro_batch, seq = batch_size(call)
+        numels = [sum(whole[name].numel() for name in block.tensors) for block in blocks]
+        flops = [2.0 * numel * micro_batch * seq for numel in numels]
+        return Costs(flops, [0] * len(blocks), [0] * len(blocks), micro_batch, seq)
 
     def gate(self, number_of: Dict[int, int], blocks: Sequence[int]) -> None:
         """Called when the engine has been made. number_of: id of a parameter to its number; blocks:

@@ -81,6 +81,21 @@ def test_without_a_batch_activations_are_not_known(monkeypatch):
     assert found.gpu_needed < judged(large(), BATCH, None, 1, monkeypatch).gpu_needed
 
 
+def test_figures_of_a_rank(monkeypatch):
+    """Of two ranks of a host each has half of the state, and half of the host."""
+    model = large()
+    alone = judged(model, BATCH, 64 * GIB, 64 * GIB, monkeypatch)
+    monkeypatch.setattr(fitting, "_ranks", lambda: 2)
+    found = judged(model, BATCH, 64 * GIB, 64 * GIB, monkeypatch)
+    assert found.ranks == 2 and "each of 2 ranks" in str(found)
+    assert found.parameters == alone.parameters and found.micro_batch == 4
+    assert abs(found.host_needed - alone.host_needed // 2) < 0.01 * alone.host_needed
+    assert found.host_wanted == found.host_needed + 6 * found.parameters
+    assert found.host_there == 32 * GIB and found.gpu_needed_alone < alone.gpu_needed_alone
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # a host for itself
+    assert judged(model, BATCH, 64 * GIB, 64 * GIB, monkeypatch).host_there == 64 * GIB
+
+
 def test_a_real_model_on_this_machine():
     model = make("llama")
     found = hocket.fits(model, batches(1)[0])
