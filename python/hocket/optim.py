@@ -24,7 +24,7 @@ from .handover import HandOver
 from .names import name_in_modules
 from .plan import expected_ms, resolve_plan
 from .ranks import Ranks
-from .report import explain, stats
+from .report import explain, other_micro_steps, stats
 from .samples import Samples
 
 Params = Iterable[Any]
@@ -571,6 +571,9 @@ class AdamW(Optimizer):
         if last is not None and last.switches > self._switches:
             self._switches = last.switches
             log.info("hocket: %s", self.binding().engine.report()["adapting"]["reason"])
+        if last is not None and last.step == 3:  # the first whose number of backwards was known
+            for sentence in other_micro_steps(self, self.binding().engine.report()):
+                warnings.warn(f"hocket: {sentence}")
         if last is not None and last.skipped and self._ranks is None:
             warnings.warn(
                 f"hocket: {last.nonfinite} gradient values are not finite: step() changed nothing"

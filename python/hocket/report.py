@@ -54,6 +54,7 @@ def explain(optimizer: "AdamW") -> str:
         lines.append(f'plan="auto" chose: {answer.get("reason", "no reason was given")}')
         lines.extend(_other_states(optimizer, answer))
     report = binding.engine.report()
+    lines += other_micro_steps(optimizer, report) + _often_clipped(optimizer, report)
     lines.append(_adapting(optimizer, report))
     lines.extend(_buffers(report))
     lines.extend(_unused_spares(report))
@@ -69,6 +70,31 @@ def explain(optimizer: "AdamW") -> str:
             f"{last.grad_scale:.6g}, {last.tensors} tensors, {last.ahead:,} elements ahead of it"
         )
     return "\n".join(lines) + "\n"
+
+
+def other_micro_steps(optimizer: "AdamW", report: Dict[str, Any]) -> List[str]:
+    """Whether plan="auto" was made for another number of backwards a step than the engine expects."""
+    settings = optimizer._settings
+    planned, found = settings.accumulation_steps or 1, int(report["sums"]["gradients_expected"])
+    if settings.plan != "auto" or optimizer._attachment is None or found == planned:
+        return []
+    return [
+        f"The plan was made for {planned} backward(s) a step, and steps have {found}: with "
+        f"accumulation_steps={found} it would keep sums of gradients on the GPU."
+    ]
+
+
+def _often_clipped(optimizer: "AdamW", report: Dict[str, Any]) -> List[str]:
+    settings = optimizer._settings
+    chance = report.get("running_ahead", {}).get("clip_probability", 0)
+    if settings.plan != "auto" or settings.clip_share or settings.clip != "norm":
+        return []
+    if chance <= 0.5 or report["parameters"]["cpu"] == 0:
+        return []
+    return [
+        f"The next step will be clipped with a chance of {chance:.0%}, and the plan was made for "
+        "steps that are not: clip_share=1 would give clipped ones routes of their own."
+    ]
 
 
 def _adapting(optimizer: "AdamW", report: Dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ import gc
 import json
 import subprocess
 import time
+import warnings
 import weakref
 
 import pytest
@@ -270,6 +271,28 @@ def test_plan_auto_for_clipped_steps(monkeypatch):
     ranked = [arguments for arguments in asked if arguments[0] == "plan"]
     assert len(ranked) == 1
     assert ranked[0][ranked[0].index("--clip-share") + 1] == "0.25"
+
+
+def test_plan_auto_says_what_it_was_not_told(monkeypatch):
+    monkeypatch.setenv("HOCKET_MACHINE", "h200-16c")
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
+    run = plan.run
+    on_host = ["--policy", "zero-offload"]  # what "auto" would choose for a large model
+
+    def answer(arguments):
+        return run(arguments + on_host if arguments[0] == "plan" else arguments)
+
+    monkeypatch.setattr(plan, "run", answer)
+    case = Case("llama", "always", accumulation=3, steps=24)
+    with pytest.warns(UserWarning, match=r"made for 1 backward\(s\).*accumulation_steps=3") as said:
+        _, opt = compare(case, True, overlap="both", plan="auto")
+    assert len([w for w in said if "backward(s)" in str(w.message)]) == 1
+    assert "accumulation_steps=3" in opt.explain() and "clip_share=1" in opt.explain()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = dict(plan="auto", accumulation_steps=3, clip_share=1)
+        _, opt = compare(case, True, overlap="both", **told)
+    assert "would" not in opt.explain()
 
 
 def test_plan_auto_names_what_is_missing(monkeypatch, tmp_path):
