@@ -8,9 +8,11 @@ prints a table of milliseconds an iteration and of losses.
     ranks.py --check [--gpus N] [--device cuda]
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
-the same on the CPU), hocket (attached, overlap both, gradients in bf16), hocket+gpu_memory=BYTES. Rows of
-hocket have bf16 parameters, the others fp32 ones that FSDP2 gathers as bf16. The bits of their
-gradients are the same, losses differ by how weights are rounded.
+the same on the CPU), hocket (attached, overlap both, gradients in bf16), hocket+gpu_memory=BYTES,
+hocket+plan=auto. The same with hocket-ddp: DDP instead of FSDP2, whose ranks share out the state;
+hocket-ddp-alone is not attached: each rank updates all. Rows of hocket have bf16 parameters, the
+others fp32 ones that FSDP2 gathers as bf16. The bits of their gradients are the same, losses differ
+by how weights are rounded.
 
 --clip scales the loss, so that the limit of 1.0 never acts or always does.
 
@@ -63,6 +65,9 @@ def sharded(options: argparse.Namespace, row: str, device: Any) -> Any:
     import workload
 
     model = workload.build(workload.shape(options.size, options.layers), device)
+    if row.startswith("hocket-ddp"):
+        ids = [device.index] if device.type == "cuda" else None
+        return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
     how: Dict[str, Any] = {}
     if not row.startswith("hocket"):
         # On the host first: fp32 of the whole model need not fit beside its bf16.
@@ -87,10 +92,12 @@ def optimizer(row: str, model: Any) -> Any:
     if row in ("gpu", "offload"):
         return torch.optim.AdamW(model.parameters(), fused=True, **settings)
     own = dict(part.split("=") for part in row.split("+")[1:])
-    own = {name: int(float(value)) for name, value in own.items()}
-    opt = hocket.AdamW(model.parameters(), max_norm=workload.MAX_NORM, overlap="both", **settings,
-                       **own)
-    opt.attach(model)
+    own = {name: value if name == "plan" else int(float(value)) for name, value in own.items()}
+    alone = row.split("+")[0].endswith("-alone")
+    opt = hocket.AdamW(model.parameters(), max_norm=workload.MAX_NORM,
+                       overlap="none" if alone else "both", **settings, **own)
+    if not alone:
+        opt.attach(model)
     return opt
 
 
