@@ -87,6 +87,8 @@
     "gradients are clipped by the norm of all (default), or each block's by its own")              \
   X(CLIP_SHARE, "clip-share", 0, REAL, clip_share, "Q", 0, 1,                                      \
     "share of steps in which clipping acts; schedules are compared by the mean (default 0)")       \
+  X(SEARCH, "search", 0, REAL, search, "SECONDS", 0.1, 86400,                                      \
+    "search so long for a faster schedule than the policies have, from the best of them")          \
   X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
     "memory for state and early weights on each GPU, with k, M or G (default: what is free)")      \
   X(HOST_MEMORY, "host-memory", 0, COUNT, host_memory, "BYTES", 0, 1e15,                           \
@@ -243,6 +245,7 @@ typedef struct {
   int64_t tokens;                       /* 0: not given */
   int64_t checkpoint_every;             /* 0: not given */
   double clip_share;
+  double search;   /* seconds; 0: not given */
   double max_norm; /* 0: no clipping */
   const char *timeline, *checkpoint_file;
   const char *name;

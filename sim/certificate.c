@@ -154,6 +154,9 @@ static hk_status add_before(hk_certificate *c, const hk_graph *g, const hk_machi
   sum_training(g, m, busy, load);
   c->before_ns = (double)path;
   for (int k = 0; k < HK_LANE_KIND_COUNT; k++) c->before_ns = fmax(c->before_ns, busy[k]);
+  for (int r = 0; r < HK_RES_COUNT; r++)
+    c->before_ns =
+        fmax(c->before_ns, 1e9 * load[r] / hk_resource_capacity(m, (hk_resource)r, false));
   c->before_ns += barrier;
   return HK_OK;
 }

@@ -536,6 +536,22 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   return HK_OK;
 }
 
+hk_status hk_ranking_lead(hk_ranking *ranking, const hk_machine *machine, hk_forecast *best,
+                          hk_error *err) {
+  const size_t n = ranking->n + 1;
+  hk_forecast *forecasts = realloc(ranking->forecasts, n * sizeof *forecasts);
+  if (forecasts == NULL) return hk_fail_memory(err, n * sizeof *forecasts, "a ranking");
+  memmove(forecasts + 1, forecasts, ranking->n * sizeof *forecasts);
+  forecasts[0] = *best;
+  memset(best, 0, sizeof *best);
+  ranking->forecasts = forecasts;
+  ranking->n = n;
+  ranking->n_fit++;
+  ranking->reason[0] = '\0';
+  say_why(ranking, machine, NULL);
+  return HK_OK;
+}
+
 void hk_ranking_set_advice(hk_ranking *ranking, const char *advice) {
   if (ranking->n_fit > 0) return;
   snprintf(ranking->forecasts[0].advice, sizeof ranking->forecasts[0].advice, "%s", advice);

@@ -63,6 +63,10 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                   const hk_plan_settings *settings, const hk_ranking_options *options,
                   hk_ranking *ranking, hk_error *err);
 void hk_ranking_free(hk_ranking *ranking);
+/* Adds a forecast that is faster than the first; zeroes *best. The reason is then the reason for
+ * it. */
+hk_status hk_ranking_lead(hk_ranking *ranking, const hk_machine *machine, hk_forecast *best,
+                          hk_error *err);
 /* If nothing fits: replaces the advice of the nearest schedule, also in the reason. */
 void hk_ranking_set_advice(hk_ranking *ranking, const char *advice);
 

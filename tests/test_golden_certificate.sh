@@ -53,4 +53,22 @@ ok plan --model llama-2-13b --machine h200-16c --quiet
 tr '\n' ' ' <out | grep -qE "faster than [0-9.]+ ms: gap [0-9.]+ %; .* binds most, +1 .* more of it is +worth [0-9.]+ ms" ||
   fail "plan: no binding limit in '$(cat out)'"
 
+# -- Search -----------------------------------------------------------------------------------------
+
+ok plan --model llama-2-13b --machine h200-16c --search 0.5 --json --quiet
+cp out searched.json
+"$check" searched.json >checked || fail "not verified: $(cat checked)"
+python3 - <<'EOF' || fail "--search is not faster, or says nothing of it"
+import json
+plain, found = (json.load(open(name)) for name in ("plain.json", "searched.json"))
+first = found["schedules"][0]
+assert first["policy"] == "searched" and found["search"]["evaluated"] >= 16
+assert first["iteration_ms"] < 0.99 * plain["schedules"][0]["iteration_ms"]
+assert found["certificate"]["gap_pct"] < plain["certificate"]["gap_pct"]
+EOF
+expect 2 "search chooses routes without an overlap" plan --model llama-2-13b --machine h200-16c \
+  --search 1 --overlap both
+expect 2 "search needs a single --machine" plan --model llama-2-13b --machine h200-16c \
+  --machine h200-node-16c --search 1
+
 finish "certificates"

@@ -20,7 +20,7 @@ set(SCRIPTS golden_bad_input golden_certificate golden_cli_help golden_completio
 set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed golden_parts
                   golden_published golden_ranking property_monotone unit_fit unit_hardening
                   unit_import_deepspeed unit_overlap_search unit_profile_fit unit_profile_nodes
-                  unit_ratio unit_replay_inputs)
+                  unit_ratio unit_replay_inputs unit_search)
 # What these test is tested in part by others: fits by unit_profile_nodes, calibration by
 # engine_calibrate, orders and overlaps by engine_training and engine_abi.
 set(LONG_IN_RELEASE engine_calibrate_cli engine_training_orders engine_validate_cli golden_fit
@@ -33,7 +33,7 @@ set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training
 set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_training_orders
                  engine_validate_cli golden_endless golden_hand_grid golden_published
                  property_monotone unit_fit unit_import_deepspeed unit_overlap_search
-                 unit_profile_fit unit_profile_nodes unit_ratio unit_replay_inputs)
+                 unit_profile_fit unit_profile_nodes unit_ratio unit_replay_inputs unit_search)
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_host_memory

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/baseline.h"
 #include "cli/command.h"
@@ -21,6 +22,7 @@
 #include "core/base/outfile.h"
 #include "sim/advice.h"
 #include "sim/rank.h"
+#include "sim/search.h"
 
 typedef struct {
   char machine[4096]; /* --machine without a price */
@@ -30,8 +32,9 @@ typedef struct {
   hk_price price;
   hk_baseline baseline;
   hk_emission emission;
-  hk_advice advice;           /* empty with --quiet */
-  hk_certificate certificate; /* of the first schedule */
+  hk_advice advice;            /* empty with --quiet */
+  hk_certificate certificate;  /* of the first schedule */
+  hk_search_progress searched; /* evaluated 0: not searched */
 } hk_planning;
 
 /* NULL: not evaluated. */
@@ -315,6 +318,11 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
     hk_put_number(search, "closed_form_ms", hk_ms(ranking->closed_form_ns), ok);
     hk_put_number(search, "gpu_state_limit_bytes", (double)ranking->gpu_limit, ok);
   }
+  if (p->searched.evaluated > 0) {
+    cJSON *search = hk_put_object(root, "search", ok);
+    hk_put_number(search, "evaluated", (double)p->searched.evaluated, ok);
+    hk_put_number(search, "seconds", p->searched.seconds, ok);
+  }
   put_advice(&p->advice, root, ok);
   hk_put_string(root, "reason", ranking->reason, ok);
   return hk_report_warnings_json(&ranking->forecasts[0].plan, &setup->machine, root, ok, err);
@@ -353,6 +361,42 @@ static hk_status advise(const hk_args *args, const hk_ranking_options *options, 
   return HK_OK;
 }
 
+static void show_search(void *context, const hk_search_progress *now) {
+  const hk_args *args = context;
+  hk_screen_progress("searching: %.1f ms, gap %.1f %%, %lld schedules, %.0f s left",
+                     hk_ms(now->iteration_ns), 100 * now->gap, (long long)now->evaluated,
+                     fmax(0, args->search - now->seconds));
+}
+
+/* --search: from the fastest schedule of runtime hocket. */
+static hk_status search(const hk_args *args, hk_planning *p, hk_error *err) {
+  hk_ranking *ranking = &p->ranking;
+  const hk_option_set fixed = HK_OPTION(POLICY) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |
+                              HK_OPTION(BUFFERS) | HK_OPTION(RUNTIME) | HK_OPTION(OVERLAP);
+  if (args->search == 0 || ranking->n_fit == 0) return HK_OK;
+  if (args->given & fixed || hk_optimizer_info_of(p->setup.settings.optimizer)->orthogonal)
+    return hk_fail(err, HK_INPUT,
+                   "--search chooses routes without an overlap: leave out --policy, --stride, "
+                   "--ratio, --buffers, --runtime, --overlap and --state muon");
+  const bool watched = !args->quiet && isatty(STDERR_FILENO);
+  const hk_search_options options = {.seconds = args->search,
+                                     .seed = (uint64_t)args->seed,
+                                     .gpu_state = p->setup.settings.gpu_state,
+                                     .progress = watched ? show_search : NULL,
+                                     .context = (void *)(uintptr_t)args};
+  const hk_forecast *start = ranking->forecasts;
+  while (start < ranking->forecasts + ranking->n_fit && start->plan.runtime != HK_RUNTIME_HOCKET)
+    start++;
+  if (start == ranking->forecasts + ranking->n_fit) return HK_OK;
+  hk_forecast found;
+  hk_status status = hk_search(start, &p->setup.machine, &options, &found, &p->searched, err);
+  if (watched) hk_screen_progress_end();
+  if (status == HK_OK && found.feasible && found.iteration_ns < ranking->forecasts[0].iteration_ns)
+    status = hk_ranking_lead(ranking, &p->setup.machine, &found, err);
+  hk_forecast_free(&found);
+  return status;
+}
+
 static hk_status rank(const hk_args *args, hk_planning *p, hk_error *err) {
   const hk_setup *setup = &p->setup;
   const hk_ranking_options options = {
@@ -362,6 +406,7 @@ static hk_status rank(const hk_args *args, hk_planning *p, hk_error *err) {
   };
   HK_TRY(hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options,
                  &p->ranking, err));
+  HK_TRY(search(args, p, err));
   return advise(args, &options, p, err);
 }
 
@@ -413,6 +458,8 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
 }
 
 static hk_status run(const hk_args *given, hk_error *err) {
+  if (given->search > 0 && (given->given & HK_OPTION(LARGEST) || given->n_machines > 1))
+    return hk_fail(err, HK_INPUT, "--search needs a single --machine and no --largest");
   if (given->given & HK_OPTION(LARGEST)) {
     if (given->n_machines > 1)
       return hk_fail(err, HK_INPUT, "'--largest' needs a single --machine");
@@ -450,6 +497,8 @@ const hk_command hk_command_plan = {
         "A step in which clipping acts cannot do so. --clip-share Q compares schedules by\n"
         "the mean iteration if clipping acts in a share Q of the steps, and lets the GPU\n"
         "update more in these.\n"
+        "--search SECONDS goes on from the best schedule by local search: routes of single\n"
+        "subgroups, order, pieces, buffers, pace. --seed starts another one.\n"
         "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
         "schedule; --from reads one, and says how long it takes and what is better.\n"
         "--largest finds the largest micro-batch, sequence or model that fits, with the\n"
@@ -460,11 +509,11 @@ const hk_command hk_command_plan = {
         "Exit 1: no schedule fits.",
     .example = "hocket plan --model llama-2-7b --machine polaris-a100-4x40gb -o plan.json",
     .output = "write the best schedule as a plan file, or what --emit writes ('-': to stdout)",
-    .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTION(CLIP_SHARE) |
-               HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) | HK_OPTION(JSON) | HK_OPTION(WIDE) |
-               HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(FROM) | HK_OPTION(EMIT) |
-               HK_OPTION(ROW) | HK_OPTION(MAX_NORM) | HK_OPTION(LARGEST) | HK_OPTION(PRICE) |
-               HK_OPTION(TOKENS) | HK_OPTION(STEPS),
+    .options = HK_OPTIONS_PLAN | HK_OPTION(GPU_MEMORY) | HK_OPTION(CLIP_SHARE) | HK_OPTION(SEARCH) |
+               HK_OPTION(SEED) | HK_OPTIONS_MACHINE | HK_OPTION(OUTPUT) | HK_OPTION(JSON) |
+               HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(FROM) |
+               HK_OPTION(EMIT) | HK_OPTION(ROW) | HK_OPTION(MAX_NORM) | HK_OPTION(LARGEST) |
+               HK_OPTION(PRICE) | HK_OPTION(TOKENS) | HK_OPTION(STEPS),
     .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,
