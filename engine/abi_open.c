@@ -162,11 +162,11 @@ static hk_optimizer state_that_fits(const hk_plan *plan, const hk_param *params,
 }
 
 /* Fails if the engine needs more host memory than `most` bytes allow (0: no limit), or than there
- * is. Names a format of state that would do. */
+ * is. Says whether fewer spares would do, and names a format of state that would. */
 static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, size_t n,
                                    hk_bytes most, const hk_backend_ops *backend, hk_error *err) {
   hk_engine_memory memory;
-  char needs[32], has[32], or_state[64] = "";
+  char needs[32], has[32], instead[128] = "";
   if (most < 0) {
     return hk_fail(err, HK_INPUT, "host_memory: %lld bytes; 0 stands for what is available",
                    (long long)most);
@@ -180,16 +180,21 @@ static hk_status check_host_memory(const hk_plan *plan, const hk_param *params, 
   if (allowed &&
       hk_arena_check_room(memory.host_pinned + beside, "this plan's engine", &why) == HK_OK)
     return HK_OK;
-  const hk_optimizer fits =
-      state_that_fits(plan, params, n, allowed ? hk_host_available() - beside : most);
+  const hk_bytes room = allowed ? hk_host_available() - beside : most;
+  const hk_bytes spares = hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
+  if (spares > 0 && memory.host_pinned - spares <= room)
+    snprintf(instead, sizeof instead, ", or plan with fewer spares (hocket plan --host-memory)");
+  const hk_optimizer fits = state_that_fits(plan, params, n, room);
+  const size_t used = strlen(instead);
   if (fits != HK_OPTIMIZER_COUNT)
-    snprintf(or_state, sizeof or_state, ", or use state '%s'", hk_optimizer_names[fits]);
-  if (allowed) return hk_fail(err, why.status, "%s%s", why.message, or_state);
+    snprintf(instead + used, sizeof instead - used, ", or use state '%s'",
+             hk_optimizer_names[fits]);
+  if (allowed) return hk_fail(err, why.status, "%s%s", why.message, instead);
   return hk_fail(err, HK_NO,
                  "the optimizer's state needs %s of host memory, host_memory allows %s: allow "
                  "more, or let more of it stay on the GPU (gpu_memory)%s",
                  hk_format_bytes(memory.host_pinned, needs, sizeof needs),
-                 hk_format_bytes(most, has, sizeof has), or_state);
+                 hk_format_bytes(most, has, sizeof has), instead);
 }
 
 static hk_status create(const char *text, const hk_param *params, size_t n, const hk_adamw *groups,

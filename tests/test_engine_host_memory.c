@@ -122,6 +122,47 @@ static void the_process_grows_by_what_is_predicted(void **unused) {
                 100 * worst_plan);
 }
 
+/* -- Refused ----------------------------------------------------------------------------------- */
+
+static void describe(hocket_tensor *tensors) {
+  for (int t = 0; t < TENSORS; t++)
+    tensors[t] = (hocket_tensor){.numel = NUMEL, .block = t, .weight = weights[t]};
+}
+
+/* A plan with spares for a larger machine: the engine fits without them, or with smaller state. */
+static void fewer_spares_are_advised(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  hk_plan plan = {0};
+  hk_param params[TENSORS];
+  hk_engine_memory memory;
+  hocket_tensor tensors[TENSORS];
+  hocket_engine *engine = NULL;
+  const hocket_group group = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  hocket_options options = {.backend = "host", .cpu_threads = 1};
+  char message[HOCKET_MESSAGE] = "";
+  describe(tensors);
+  for (int t = 0; t < TENSORS; t++) params[t] = (hk_param){.numel = NUMEL, .block = t};
+  must(hk_default_plan(params, TENSORS, 1, &plan, &err), &err);
+  must(hk_engine_measure(&plan, params, TENSORS, &memory, &err), &err);
+  hk_plan_set_overlap(&plan, HK_OVERLAP_BOTH);
+  hk_plan_run_ahead_within(&plan, HK_GIB, plan.n_subgroups - 1);
+  cJSON *document = hk_plan_to_json(&plan);
+  char *text = cJSON_PrintUnformatted(document);
+  assert_non_null(text);
+  for (int less = 0; less < 2; less++) {
+    options.host_memory = memory.host_pinned * (less ? 99 : 101) / 100;
+    assert_int_equal(hocket_create(text, tensors, TENSORS, &group, 1, &options, &engine, message),
+                     1);
+    const char *advice = strstr(message, ", or plan with fewer spares (hocket plan --host-memory)");
+    assert_true((advice != NULL) == (less == 0));
+    assert_null(engine);
+  }
+  free(text);
+  cJSON_Delete(document);
+  hk_plan_free(&plan);
+}
+
 /* -- In a control group ------------------------------------------------------------------------ */
 
 static bool put(const char *folder, const char *file, long long number) {
@@ -157,8 +198,7 @@ static int create_within(const char *folder) {
   hocket_engine *engine = NULL;
   char message[HOCKET_MESSAGE] = "";
   if (!put(folder, "cgroup.procs", getpid())) return 10;
-  for (int t = 0; t < TENSORS; t++)
-    tensors[t] = (hocket_tensor){.numel = NUMEL, .block = t, .weight = weights[t]};
+  describe(tensors);
   if (hocket_create(NULL, tensors, TENSORS, &group, 1, &options, &engine, message) != 3) return 11;
   if (engine != NULL || strstr(message, "the control group leaves") == NULL) return 12;
   if (strstr(message, ", or use state 'bf16'") == NULL) return 13;
@@ -193,6 +233,7 @@ int main(void) {
   return 77; /* shadow memory counts, too */
 #endif
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(fewer_spares_are_advised),
       cmocka_unit_test(what_does_not_fit_a_control_group_is_refused),
       cmocka_unit_test(the_process_grows_by_what_is_predicted),
   };
