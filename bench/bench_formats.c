@@ -27,8 +27,10 @@ enum { CHUNK = 65536, CACHED = 16384, REPEATS = 64 };
 /* Bytes by which arrays are shifted against each other, as in the engine's slabs. */
 enum { SKEW = 1152 };
 
-static const char *const names[HK_FORMATS] = {"fp32", "split", "bf16", "bf16+split"};
-static const int traffic[HK_FORMATS] = {28, 26, 20, 18};
+static const char *const names[HK_FORMATS] = {"fp32",       "split", "bf16",
+                                              "bf16+split", "8bit",  "8bit+split"};
+/* Bytes a parameter; with codes also 4 for 128. */
+static const double traffic[HK_FORMATS] = {28, 26, 20, 18, 16.03, 14.03};
 
 static struct {
   int64_t params;
@@ -51,7 +53,9 @@ static hk_state_at part_of(hk_format format, int64_t at) {
   const int64_t p = hk_format_size(format, 0) * n, m = hk_format_size(format, 1) * n;
   const bool split = hk_format_is_split(format);
   char *low = mem.state + p + SKEW, *moments = low + (split ? 2 * n + SKEW : 0);
-  const hk_state_at all = {mem.state, split ? low : NULL, moments, moments + m + SKEW};
+  char *const v = moments + m + SKEW;
+  const hk_state_at all = {mem.state, split ? low : NULL, moments, v,
+                           hk_format_is_coded(format) ? v + m + SKEW : NULL};
   return hk_state_at_element(format, all, at);
 }
 

@@ -79,8 +79,9 @@
   X(FROZEN_BYTES, "frozen-bytes", 0, REAL, frozen_bytes, "X", 0.125, 4,                            \
     "bytes of a frozen weight (default 2; 0.5 for 4 bits)")                                        \
   X(STATE, "state", 0, CHOICE, state,                                                              \
-    "fp32|split|bf16|bf16+split|adam-bf16|adamw8bit|lion|sgd-momentum|muon|adafactor", 0, 0,       \
-    "the optimizer, by its state (default fp32; 'run' takes the first four)")                      \
+    "fp32|split|bf16|bf16+split|8bit|8bit+split|adam-bf16|adamw8bit|lion|sgd-momentum|muon|"       \
+    "adafactor",                                                                                   \
+    0, 0, "the optimizer, by its state (default fp32; 'run' takes the first six)")                 \
   X(OVERLAP, "overlap", 0, CHOICE, overlap, "none|forward|both", 0, 0,                             \
     "phases that run at the same time as the update (default none)")                               \
   X(CLIP, "clip", 0, CHOICE, clip, "norm|block", 0, 0,                                             \

@@ -84,8 +84,10 @@ static hk_status choose_state(const char *name, hk_plan *plan, hk_error *err) {
     plan->optimizer = (hk_optimizer)o;
     return hk_engine_check_plan(plan, err); /* refuses those that are predicted only */
   }
-  return hk_fail(err, HK_INPUT,
-                 "state '%.40s' is not known: expected fp32, split, bf16 or bf16+split", name);
+  return hk_fail(
+      err, HK_INPUT,
+      "state '%.40s' is not known: expected fp32, split, bf16, bf16+split, 8bit or 8bit+split",
+      name);
 }
 
 static hk_status find_plan(const char *text, const hk_param *params, size_t n,
@@ -148,7 +150,7 @@ static hk_optimizer state_that_fits(const hk_plan *plan, const hk_param *params,
                                     hk_bytes most) {
   bool splits = true;
   for (size_t p = 0; p < n; p++) splits = splits && params[p].weight_type == HK_GRAD_BF16;
-  for (int o = HK_OPTIMIZER_FP32; o <= HK_OPTIMIZER_BF16_SPLIT; o++) {
+  for (int o = HK_OPTIMIZER_FP32; o <= HK_OPTIMIZER_8BIT_SPLIT; o++) {
     hk_engine_memory memory;
     hk_error unused = {0};
     hk_plan other = *plan;

@@ -27,11 +27,12 @@ static hk_status allocate_params(hk_engine *e, size_t n_groups, size_t n_params,
   e->group_numel = calloc(n_groups, sizeof *e->group_numel);
   e->params = calloc(n_params, sizeof *e->params);
   e->param_end = calloc(n_params, sizeof *e->param_end);
+  e->flat_end = calloc(n_params, sizeof *e->flat_end);
   e->param_step = calloc(n_params, sizeof *e->param_step);
   e->active = calloc(n_params, sizeof *e->active);
   e->steps = calloc(n_params, sizeof *e->steps);
   if (e->groups == NULL || e->group_numel == NULL || e->params == NULL || e->param_end == NULL ||
-      e->param_step == NULL || e->active == NULL || e->steps == NULL) {
+      e->flat_end == NULL || e->param_step == NULL || e->active == NULL || e->steps == NULL) {
     return hk_fail_memory(err, n_params * sizeof *e->params, "tensors and parameter groups");
   }
   e->n_groups = n_groups;
@@ -67,6 +68,10 @@ static hk_status check_param(const hk_param *p, size_t number, size_t n_groups, 
   return hk_fail(err, HK_INPUT, "tensor %zu: its types must be bf16, fp16 or fp32", number);
 }
 
+static const char *without_split(hk_format format) {
+  return hk_format_is_coded(format) ? "8bit" : hk_format_is_short(format) ? "bf16" : "fp32";
+}
+
 /* A split format keeps bf16 weights. */
 static hk_status check_weight_types(const hk_engine *e, hk_error *err) {
   if (!hk_format_is_split(hk_state_format(&e->plan))) return HK_OK;
@@ -76,7 +81,7 @@ static hk_status check_weight_types(const hk_engine *e, hk_error *err) {
                    "state '%s' keeps bf16 weights, and tensor %zu has %s weights: use state '%s'",
                    hk_optimizer_names[e->plan.optimizer], p,
                    e->params[p].weight_type == HK_GRAD_FP16 ? "fp16" : "fp32",
-                   hk_format_is_short(hk_state_format(&e->plan)) ? "bf16" : "fp32");
+                   without_split(hk_state_format(&e->plan)));
   }
   return HK_OK;
 }
@@ -93,12 +98,15 @@ static hk_status take_params(hk_engine *e, const hk_param *params, size_t n_para
     HK_TRY(check_hyper(&groups[g], g, err));
     e->groups[g] = groups[g];
   }
-  int64_t end = 0;
+  const int64_t unit = hk_format_unit(hk_state_format(&e->plan));
+  int64_t end = 0, place = 0;
   for (size_t p = 0; p < n_params; p++) {
     HK_TRY(check_param(&params[p], p, n_groups, p > 0 ? params[p - 1].block : 0, end, err));
     e->params[p] = params[p];
     e->group_numel[params[p].group] += params[p].numel;
-    e->param_end[p] = end += params[p].numel;
+    e->flat_end[p] = end += params[p].numel;
+    e->param_end[p] = place + params[p].numel;
+    place = (e->param_end[p] + unit - 1) / unit * unit;
   }
   return check_weight_types(e, err);
 }
@@ -227,12 +235,22 @@ static hk_status open_executor(hk_engine *e, hk_error *err) {
   return status;
 }
 
+/* The plan's graph, cut where the state is. */
+static hk_status build_graph(hk_engine *e, hk_error *err) {
+  hk_plan places;
+  HK_TRY(hk_state_places(&e->plan, &e->state, &places, err));
+  const hk_status status =
+      hk_graph_build(&places, (hk_expand){HK_EXPAND_ENGINE, .folded = true}, &e->graph, err);
+  hk_plan_free(&places);
+  return status;
+}
+
 /* Builds the engine when groups and tensors have been taken. */
 static hk_status build(hk_engine *e, hk_error *err) {
   HK_TRY(hk_state_layout(&e->plan, e->params, e->n_params, &e->state, err));
   e->kernels = hk_cpu_kernels_best();
   hk_engine_lay_out(e);
-  HK_TRY(hk_graph_build(&e->plan, (hk_expand){HK_EXPAND_ENGINE, .folded = true}, &e->graph, err));
+  HK_TRY(build_graph(e, err));
   HK_TRY(assign_buffers(e, err));
   HK_TRY(check_room(e, err));
   HK_TRY(open_device(e, err));
@@ -254,7 +272,7 @@ hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err) {
   if (!hk_optimizer_info_of(plan->optimizer)->engine)
     return hk_fail(err, HK_INPUT,
                    "the plan is for state '%s', which is predicted only: the engine implements "
-                   "fp32, split, bf16 and bf16+split",
+                   "fp32, split, bf16, bf16+split, 8bit and 8bit+split",
                    hk_optimizer_names[plan->optimizer]);
   return HK_OK;
 }
@@ -305,6 +323,7 @@ void hk_engine_destroy(hk_engine *e) {
   free(e->group_numel);
   free(e->params);
   free(e->param_end);
+  free(e->flat_end);
   free(e->param_step);
   free(e->active);
   free(e->steps);

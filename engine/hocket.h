@@ -127,8 +127,11 @@ typedef struct {
   /* How state is kept: "fp32" (master weights, momentum and variance in fp32: 12 bytes an element),
    * "split" (bf16 weights and 16 lower bits: the same values in 2 bytes of host memory less; all
    * weights must be bf16), "bf16" (momentum and variance in bf16, the latter rounded at random, so
-   * that its expectation is exact: 8 bytes), "bf16+split"; NULL: as the plan says, without a plan
-   * fp32. With split the variance may not be set to a negative value or -0. */
+   * that its expectation is exact: 8 bytes), "bf16+split", "8bit" (both in 8 bits, rounded at
+   * random, in blocks of 128 elements of a tensor that share their range: 6.02 bytes),
+   * "8bit+split"; NULL: as the plan says, without a plan fp32. With split and 8bit the variance may
+   * not be set to a negative value or -0. Writing a part of an 8bit block may round its other
+   * elements again. */
   const char *state;
   uint64_t seed; /* of the random bits; hocket_load takes the seed of the file instead */
   int32_t adapt; /* 1: choose the number of the CPU team's threads while training, by the times of

@@ -40,7 +40,8 @@ struct hk_engine {
   size_t n_groups;
   hk_param *params; /* in flat order */
   size_t n_params;
-  int64_t *param_end;           /* [param] its end in flat order */
+  int64_t *param_end;           /* [param] its end, a place (state.h) */
+  int64_t *flat_end;            /* [param] its end in flat order, without gaps */
   int64_t *param_step;          /* [param] number of steps it has taken */
   bool *active;                 /* [param] it takes part in the step under way */
   hk_adamw_step *steps;         /* [param] constants of the step under way */
@@ -112,13 +113,13 @@ hk_status hk_engine_copy_paced(hk_engine *engine, hk_stream *stream, void *to, c
 
 /* -- Addresses (addresses.c) ------------------------------------------------------------------- */
 
-/* Number of parameters that an operation of the graph works on: a piece of its subgroup. */
+/* Number of places that an operation of the graph works on: a piece of its subgroup. */
 int64_t hk_engine_op_numel(const hk_engine *engine, const hk_op *op);
 /* Address of a segment's gradients, in device or host memory. */
 char *hk_engine_segment_grads(const hk_engine *engine, const hk_param_segment *segment);
-/* Index in its tensor, which is params[param], of element `at` (flat order). */
+/* Index in its tensor, which is params[param], of the element at place `at`. */
 int64_t hk_engine_index_in_tensor(const hk_engine *engine, int32_t param, int64_t at);
-/* Address for the new weight of element `at` (flat order), which is one of params[param]; NULL: the
+/* Address for the new weight of the element at place `at`, which is one of params[param]; NULL: the
  * tensor has no address yet. */
 char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
 
@@ -126,13 +127,12 @@ char *hk_engine_weight_at(const hk_engine *engine, int32_t param, int64_t at);
 typedef struct {
   const hk_param_segment *segment;
   const hk_param *param;
-  int64_t n;
+  int64_t n, places; /* places: with the gap behind them */
 } hk_param_run;
 
-/* The parameters at .. end - 1 (flat order) up to the end of the segment that parameter `at` is in.
- */
+/* The parameters at places at .. end - 1 up to the end of the segment that place `at` is in. */
 hk_param_run hk_param_run_at(const hk_engine *e, int64_t at, int64_t end);
-/* Address of the gradient of parameter `at` (flat order) of a run. */
+/* Address of the gradient of the parameter at place `at` of a run. */
 const char *hk_param_run_grad(const hk_engine *e, const hk_param_run *run, int64_t at);
 
 static inline hk_state_subgroup *hk_engine_subgroup(const hk_engine *e, const hk_op *op) {
@@ -186,8 +186,11 @@ hk_status hk_engine_send_ticket(hk_engine *engine, hk_error *err);
 /* Commits a completed step: state moves to its new places, parameters count their steps. */
 void hk_engine_commit(hk_engine *engine, int64_t step);
 /* After a write or load that has failed half-way: the engine takes no further steps, and the state
- * of the subgroups with parameters offset .. offset + n - 1, which is a mixture, is lost. */
+ * of the subgroups with places offset .. offset + n - 1, which is a mixture, is lost. */
 void hk_engine_lose_state(hk_engine *engine, int64_t offset, int64_t n);
+/* Before all of the state is written part by part: sets m and v to 0, so that no block of codes has
+ * the window of values that will be overwritten (read_write.c). */
+hk_status hk_engine_clear_codes(hk_engine *engine, hk_error *err);
 /* HK_INPUT: the engine's format does not take these values of a part (read_write.c). */
 hk_status hk_engine_check_values(const hk_engine *engine, hk_state_part part, int64_t offset,
                                  int64_t n, const float *data, hk_error *err);

@@ -109,8 +109,8 @@ static void plain_chunk(void *arg, int64_t c, int thread) {
                   t->plain[2] + at, t->all_grads + at, t->plain_w + at);
   uint32_t key[2]; /* tensors have no names */
   hk_random_key(t->engine->options.seed, (uint64_t)(at / SPAN), t->engine->step, key);
-  hk_format_round(t->engine->state.shape.format, key, at % SPAN, n, t->plain[1] + at,
-                  t->plain[2] + at);
+  hk_format_round(t->engine->state.shape.format, key, at % SPAN, n, t->plain[0] + at,
+                  t->plain[1] + at, t->plain[2] + at);
 }
 
 _Static_assert(SPAN % CHUNK == 0, "a chunk is of one tensor");
@@ -252,7 +252,7 @@ hk_status hk_trial_open(hk_engine *engine, const hk_trial_options *options, hk_t
   if (t == NULL) return hk_fail_memory(err, sizeof *t, "a trial");
   t->engine = engine;
   t->options = *options;
-  t->numel = engine->state.numel;
+  t->numel = hk_engine_numel(engine);
   t->team = engine->team;
   hk_status status = allocate(t, err);
   if (status == HK_OK && engine->step == 0) status = fill_masters(t, err);

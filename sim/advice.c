@@ -83,7 +83,10 @@ static void write_options(const hk_job *from, const hk_job *to, hk_overlap overl
 
 const char *hk_alternative_text(const hk_alternative *a, char *buffer, size_t size) {
   char batch[64] = "", tokens[32], gain[48] = "";
-  const char *rounded = a->rounds ? ", momentum and variance rounded to bf16" : "";
+  const bool codes = a->state == HK_OPTIMIZER_8BIT || a->state == HK_OPTIMIZER_8BIT_SPLIT;
+  const char *rounded = !a->rounds ? ""
+                        : codes    ? ", momentum and variance rounded to 8 bits"
+                                   : ", momentum and variance rounded to bf16";
   if (a->batch != 1) snprintf(batch, sizeof batch, " (%.3g x the batch)", a->batch);
   if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast or more", a->gain);
   snprintf(buffer, size, "%s%s: %s tokens/s%s%s (%s)", a->options, batch,
@@ -158,7 +161,14 @@ static double bytes_in_format(hk_optimizer state) {
 }
 
 static bool is_rounded(hk_optimizer state) {
-  return state == HK_OPTIMIZER_BF16 || state == HK_OPTIMIZER_BF16_SPLIT;
+  return state >= HK_OPTIMIZER_BF16 && state <= HK_OPTIMIZER_8BIT_SPLIT;
+}
+
+/* Whether all memory of the job's nodes would hold the state; if not, no simulation is needed. */
+static bool may_hold(const search *s, hk_optimizer state) {
+  const hk_machine *m = s->machine;
+  const double memory = s->job->nodes * (m->host_memory.value + s->job->gpus * m->gpu_memory.value);
+  return hk_state_per_param(state) * (double)s->model->parameters <= memory;
 }
 
 /* Ranks the job with another state that takes less memory. *fits is false if there is none, if the
@@ -171,7 +181,7 @@ static hk_status rank_state(search *s, hk_optimizer state, hk_alternative *found
   hk_error problem = {0};
   hk_ranking ranking = {0};
   *fits = false;
-  if (bytes_in_format(state) >= bytes_in_format(now)) return HK_OK;
+  if (bytes_in_format(state) >= bytes_in_format(now) || !may_hold(s, state)) return HK_OK;
   if (s->ops_per_step * s->job->grad_accum > s->budget) return HK_OK;
   settings.optimizer = state;
   options.quick = true;
@@ -188,10 +198,12 @@ static hk_status rank_state(search *s, hk_optimizer state, hk_alternative *found
   return HK_OK;
 }
 
-/* The most exact state in which the job fits; of 8 bits if none of the engine's is small enough. */
+/* The most exact state in which the job fits, without a master weight if none of the engine's is
+ * small enough. (8bit takes no less host memory than bf16+split.) */
 static hk_status try_smaller_state(search *s, hk_error *err) {
   static const hk_optimizer states[] = {HK_OPTIMIZER_SPLIT, HK_OPTIMIZER_BF16,
-                                        HK_OPTIMIZER_BF16_SPLIT, HK_OPTIMIZER_ADAMW8BIT};
+                                        HK_OPTIMIZER_BF16_SPLIT, HK_OPTIMIZER_8BIT_SPLIT,
+                                        HK_OPTIMIZER_ADAMW8BIT};
   for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
     hk_alternative found;
     bool fits = false;

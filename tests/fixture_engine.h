@@ -75,22 +75,18 @@ static inline int64_t numel_of(const hk_plan *plan) {
 /* The optimizer whose state has this format. */
 static inline hk_optimizer optimizer_of(hk_format format) {
   static const hk_optimizer of[HK_FORMATS] = {HK_OPTIMIZER_FP32, HK_OPTIMIZER_SPLIT,
-                                              HK_OPTIMIZER_BF16, HK_OPTIMIZER_BF16_SPLIT};
+                                              HK_OPTIMIZER_BF16, HK_OPTIMIZER_BF16_SPLIT,
+                                              HK_OPTIMIZER_8BIT, HK_OPTIMIZER_8BIT_SPLIT};
   return of[format];
 }
 
-/* m and v as a format keeps them: rounded after a step of a tensor, with random bits for v; step 0:
- * as loading rounds them. */
-static inline void round_moments(hk_format format, uint64_t seed, uint64_t tensor, int64_t step,
-                                 int64_t n, float *m, float *v) {
+/* p, m and v as a format keeps them: rounded after a step of a tensor, with random bits; step 0: as
+ * loading rounds them. */
+static inline void round_state(hk_format format, uint64_t seed, uint64_t tensor, int64_t step,
+                               int64_t n, float *p, float *m, float *v) {
   uint32_t key[2];
-  if (!hk_format_is_short(format)) return;
   hk_random_key(seed, tensor, step, key);
-  for (int64_t i = 0; i < n; i++) {
-    m[i] = hk_of_bits((uint32_t)hk_round_m(m[i]) << 16);
-    const uint16_t kept = step == 0 ? hk_round_m(v[i]) : hk_round_v(v[i], hk_random_bits(key, i));
-    v[i] = hk_of_bits((uint32_t)kept << 16);
-  }
+  hk_format_round(format, step == 0 ? NULL : key, 0, n, p, m, v);
 }
 
 /* Consecutive parameters with the same hyperparameters. */
@@ -166,12 +162,6 @@ static inline plain_adamw plain_start(random_stream *r, int64_t n, hk_grad_type 
   return a;
 }
 
-/* Goes on in the format of a plan's state. */
-static inline void plain_in_format_of(plain_adamw *a, const hk_plan *plan) {
-  a->format = hk_state_format(plan);
-  round_moments(a->format, 0, 0, 0, a->n, a->m, a->v);
-}
-
 static inline void plain_stop(plain_adamw *a) {
   free(a->p);
   free(a->m);
@@ -190,14 +180,20 @@ static inline size_t cut_tensors(const plain_group *groups, size_t n_groups, hk_
 /* Each group is cut into two tensors, if it has two parameters. */
 enum { MOST_CUTS = 2 * 5 };
 
-static inline void plain_round(plain_adamw *a) {
+static inline void plain_round(plain_adamw *a, int64_t step) {
   hk_param params[MOST_CUTS];
   const size_t n = cut_tensors(a->groups, a->n_groups, a->type, params);
   int64_t at = 0;
   for (size_t p = 0; p < n; p++) {
-    round_moments(a->format, a->seed, p, a->step, params[p].numel, a->m + at, a->v + at);
+    round_state(a->format, a->seed, p, step, params[p].numel, a->p + at, a->m + at, a->v + at);
     at += params[p].numel;
   }
+}
+
+/* Goes on in the format of a plan's state. */
+static inline void plain_in_format_of(plain_adamw *a, const hk_plan *plan) {
+  a->format = hk_state_format(plan);
+  plain_round(a, 0);
 }
 
 /* One step of plain AdamW. Returns the factor that gradients are multiplied by. */
@@ -213,7 +209,7 @@ static inline double plain_step(plain_adamw *a, double loss_scale) {
                     a->grad + at, a->w + at);
     at += a->groups[g].numel;
   }
-  plain_round(a);
+  plain_round(a, a->step);
   return factor;
 }
 
@@ -338,7 +334,8 @@ static inline void assert_same_bits(hk_engine *engine, const plain_adamw *a) {
 /* Hands over the gradients of tensors first, first + by, ... */
 static inline hk_status hand_some(hk_engine *engine, size_t first, size_t by, hk_error *err) {
   hk_gradient list[MOST_CUTS];
-  const uint16_t *grads = (const uint16_t *)(const void *)weights_of(engine) + engine->state.numel;
+  const uint16_t *grads =
+      (const uint16_t *)(const void *)weights_of(engine) + hk_engine_numel(engine);
   size_t n = 0;
   for (size_t p = first; p < hk_engine_params(engine); p += by, n++) {
     int64_t begin = 0;

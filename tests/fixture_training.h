@@ -101,6 +101,7 @@ static inline void make_tensor(world *w, size_t i, int block, int64_t numel) {
     narrow(t->param.weight_type, (float)(uniform(&w->r) - 0.5), t->weight, k);
     t->p[k] = widen(t->param.weight_type, t->weight, k);
   }
+  round_state(w->format, 0, 0, 0, t->param.numel, t->p, t->m, t->v);
   memcpy(t->expected, t->weight, 4 * n);
   w->params[i] = t->param;
 }
@@ -268,10 +269,10 @@ static inline void plain_update_of(world *w, int block, double grad_scale) {
     if (t->given == 0 || (block >= 0 && t->param.block != block)) continue;
     const hk_adamw_step step = hk_adamw_prepare(&w->groups[t->param.group], ++t->step, grad_scale);
     hk_adamw_scalar(&step, t->param.grad_type, t->param.numel, t->p, t->m, t->v, t->grad, NULL);
+    round_state(w->format, w->seed, i, t->step, t->param.numel, t->p, t->m, t->v);
     for (int64_t k = 0; k < t->param.numel; k++) {
       narrow(t->param.weight_type, t->p[k], t->expected, k);
     }
-    round_moments(w->format, w->seed, i, t->step, t->param.numel, t->m, t->v);
   }
 }
 

@@ -21,16 +21,16 @@ static void every_plan_is_plain_adamw(void **unused) {
     assert_case_exact(number, HK_FORMAT_FP32, &options);
 }
 
-/* In split the bits are those of fp32. In bf16 they are those of fp32 with m and v rounded after
- * each step. */
+/* In split the bits are those of fp32. In bf16 and 8bit they are those of fp32 with m and v rounded
+ * after each step. */
 static void every_plan_in_every_format(void **unused) {
   (void)unused;
-  static const case_counts few = {.release = 240, .address = 24, .thread = 9};
+  static const case_counts few = {.release = 400, .address = 40, .thread = 15};
   const hk_engine_options options = {.no_pin_threads = true, .seed = 123456789};
   const uint64_t cases =
-      case_count(few, (case_counts){.release = 720, .address = 90, .thread = 24});
+      case_count(few, (case_counts){.release = 1200, .address = 150, .thread = 40});
   for (uint64_t number = 0; number < cases; number++)
-    assert_case_exact(number / 3, (hk_format)(HK_FORMAT_SPLIT + number % 3), &options);
+    assert_case_exact(number / 5, (hk_format)(HK_FORMAT_SPLIT + number % 5), &options);
 }
 
 /* Pieces longer than a slab (2^20 parameters). */

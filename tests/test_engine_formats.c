@@ -258,13 +258,13 @@ static void test_random_bits_are_independent(void **state) {
 
 /* -- The reference ----------------------------------------------------------------------------- */
 
-enum { MOST = 200, ROOM = 1024 };
+enum { MOST = 300, ROOM = 1536 };
 
-static const char *const names[] = {"fp32", "split", "bf16", "bf16+split"};
+static const char *const names[] = {"fp32", "split", "bf16", "bf16+split", "8bit", "8bit+split"};
 
 /* The arrays of one kernel, each in a larger one, so that writes out of bounds are seen. */
 typedef struct {
-  _Alignas(64) char p[ROOM], low[ROOM], m[ROOM], v[ROOM], w[ROOM];
+  _Alignas(64) char p[ROOM], low[ROOM], m[ROOM], v[ROOM], w[ROOM], windows[128];
 } arrays;
 
 static void fill(void *bytes, size_t n) {
@@ -288,7 +288,8 @@ static hk_adamw_step random_step(void) {
 }
 
 static hk_state_at state_at(arrays *a, hk_format format) {
-  return (hk_state_at){a->p, hk_format_is_split(format) ? a->low : NULL, a->m, a->v};
+  return (hk_state_at){a->p, hk_format_is_split(format) ? a->low : NULL, a->m, a->v,
+                       hk_format_is_coded(format) ? a->windows : NULL};
 }
 
 /* v as a random pattern that state may hold: no sign. */
@@ -296,7 +297,30 @@ static float random_v(void) {
   return value_of_pattern(random_pattern() & 0x7fffffffu);
 }
 
+/* Rounded to three bits of the fraction, if rest + add carries; the only element of its block. */
+static float kept_code(float x, uint32_t add) {
+  const uint32_t bits = hk_bits_of(x) & 0x7fffffffu, down = bits & 0xfff00000u;
+  const bool up = (bits & 0xfffffu) + add >= 0x100000u && down < 0x7f700000u;
+  return copysignf(hk_of_bits(up ? down + 0x100000u : down), x);
+}
+
+static float kept_m_code(float m, uint32_t random) {
+  if (!isfinite(m)) return m;
+  return fabsf(m) < 0x1p-126f ? copysignf(0, m) : kept_code(m, 16 * random + 8);
+}
+
+static float kept_v_code(float v, uint32_t random) {
+  if (!isfinite(v) || v == 0) return v;
+  const float kept = kept_code(v, 16 * random + 8);
+  return kept < 0x1p-126f ? 0x1p-126f : kept;
+}
+
 /* What a format keeps of an element, read back: written here from the definition. */
+static float kept_p(hk_format format, float p) {
+  const bool down = (hk_bits_of(p) & 0xffffu) == 0x8000u && (hk_bits_of(p) >> 16 & 1) == 0;
+  return hk_format_is_coded(format) && down ? nextafterf(p, 0) : p;
+}
+
 static float kept_m(hk_format format, float m) {
   if (!hk_format_is_short(format)) return m;
   uint32_t h = nearest_bf16(m);
@@ -323,22 +347,25 @@ static void test_reference_is_fp32_between(void **state) {
     float p = value_of_pattern(random_pattern()), m = value_of_pattern(random_pattern()),
           v = random_v(), grad = hk_of_bits(random_pattern());
     const hk_adamw_step s = random_step();
-    const int64_t index = (int64_t)(next() >> 24);
-    hk_format_write(format, 2, 1, at, &v);
-    hk_format_write(format, 0, 1, at, &p);
-    hk_format_write(format, 1, 1, at, &m);
+    const int64_t index = (int64_t)(next() >> 24) & -hk_format_unit(format);
+    hk_format_write(format, 2, 0, 1, at, &v);
+    hk_format_write(format, 0, 0, 1, at, &p);
+    hk_format_write(format, 1, 0, 1, at, &m);
     float got[3];
-    for (int part = 0; part < 3; part++) hk_format_read(format, part, 1, at, &got[part]);
-    assert_int_equal(hk_bits_of(got[0]), hk_bits_of(p));
-    m = got[1], v = got[2];
+    for (int part = 0; part < 3; part++) hk_format_read(format, part, 0, 1, at, &got[part]);
+    assert_int_equal(hk_bits_of(got[0]), hk_bits_of(kept_p(format, p)));
+    p = got[0], m = got[1], v = got[2];
     uint16_t w = 0, also = 0;
     hk_update_scalar(format, &s, HK_GRAD_FP32, 1, at, at, &grad, &w, index);
     hk_adamw_scalar(&s, HK_GRAD_FP32, 1, &p, &m, &v, &grad, &also);
     const uint32_t random = hk_random_bits(s.key, index);
-    for (int part = 0; part < 3; part++) hk_format_read(format, part, 1, at, &got[part]);
-    assert_int_equal(hk_bits_of(got[0]), hk_bits_of(p));
-    assert_int_equal(hk_bits_of(got[1]), hk_bits_of(kept_m(format, m)));
-    assert_int_equal(hk_bits_of(got[2]), hk_bits_of(kept_v(format, v, random)));
+    for (int part = 0; part < 3; part++) hk_format_read(format, part, 0, 1, at, &got[part]);
+    assert_int_equal(hk_bits_of(got[0]), hk_bits_of(kept_p(format, p)));
+    const bool coded = hk_format_is_coded(format);
+    m = coded ? kept_m_code(m, random) : kept_m(format, m);
+    v = coded ? kept_v_code(v, random) : kept_v(format, v, random);
+    assert_int_equal(hk_bits_of(got[1]), hk_bits_of(m));
+    assert_int_equal(hk_bits_of(got[2]), hk_bits_of(v));
     assert_int_equal(w, also);
     if (hk_format_is_split(format)) assert_memory_equal(a.p, &also, 2);
   }
@@ -348,7 +375,7 @@ static void test_reference_is_fp32_between(void **state) {
 static void test_write_and_read(void **state) {
   (void)state;
   for (int round = 0; round < 20000; round++) {
-    const hk_format format = (hk_format)(round % HK_FORMATS);
+    const hk_format format = (hk_format)(round % HK_FORMAT_8BIT); /* codes: test_engine_codes.c */
     enum { N = 9 };
     arrays a;
     fill(&a, sizeof a);
@@ -360,9 +387,10 @@ static void test_write_and_read(void **state) {
       x[2][i] = kept_m(format, random_v());
     }
     const int first = (int)(next() % 3);
-    for (int k = 0; k < 3; k++) hk_format_write(format, (first + k) % 3, N, at, x[(first + k) % 3]);
+    for (int k = 0; k < 3; k++)
+      hk_format_write(format, (first + k) % 3, 0, N, at, x[(first + k) % 3]);
     for (int part = 0; part < 3; part++) {
-      hk_format_read(format, part, N, at, got);
+      hk_format_read(format, part, 0, N, at, got);
       assert_memory_equal(got, x[part], sizeof got);
     }
   }
@@ -373,6 +401,19 @@ static void test_write_and_read(void **state) {
 
 /* -- Every instruction set against the reference ----------------------------------------------- */
 
+/* Blocks of codes without infinities, NaN and large gradients, for which kernels leave the work to
+ * the reference. */
+static void make_ordinary(arrays *a, char *grads) {
+  for (int i = 0; i < ROOM; i++) {
+    if ((a->m[i] & 0x7f) > HK_CODES_M) a->m[i] = (char)(a->m[i] & 0xf7);
+    if ((uint8_t)a->v[i] > HK_CODES_V) a->v[i] = (char)(a->v[i] & 0xf7);
+    if (next() % 8 == 0) a->m[i] = a->v[i] = 0;
+  }
+  const uint64_t lowest = next() % 4 == 0 ? 1 : 90;
+  for (int i = 0; i < (int)sizeof a->windows; i++) a->windows[i] = (char)(lowest + next() % 10);
+  for (int i = 1; i < ROOM; i += 2) grads[i] = (char)(0x30 + next() % 12 + (next() % 2) * 0x80);
+}
+
 static void compare_once(const hk_cpu_kernels *kernels, hk_format format) {
   static arrays start, want, got, from;
   static char grads[ROOM];
@@ -381,7 +422,8 @@ static void compare_once(const hk_cpu_kernels *kernels, hk_format format) {
   const bool in_place = next() % 2 == 0, weights = next() % 2 == 0, lines = next() % 2 == 0;
   /* Some runs pass the place where the lower half of a pair's number begins again. */
   const int64_t index =
-      next() % 4 == 0 ? ((int64_t)1 << 33) - (int64_t)(next() % MOST) : (int64_t)(next() >> 24);
+      (next() % 4 == 0 ? ((int64_t)1 << 33) - (int64_t)(next() % MOST) : (int64_t)(next() >> 24)) &
+      -hk_format_unit(format);
   size_t source[5], target[5];
   for (int i = 0; i < 5; i++) {
     source[i] = next() % 2 == 0 ? 0 : next() % 64;
@@ -390,6 +432,7 @@ static void compare_once(const hk_cpu_kernels *kernels, hk_format format) {
   fill(&start, sizeof start);
   fill(&got, sizeof got);
   fill(grads, sizeof grads);
+  if (hk_format_is_coded(format) && next() % 4 != 0) make_ordinary(&start, grads);
   from = start;
   if (in_place) got = start;
   want = got;
@@ -399,7 +442,7 @@ static void compare_once(const hk_cpu_kernels *kernels, hk_format format) {
 #define AT(a, o)                                                                             \
   (hk_state_at) {                                                                            \
     (a)->p + (o)[0], hk_format_is_split(format) ? (a)->low + (o)[1] : NULL, (a)->m + (o)[2], \
-        (a)->v + (o)[3]                                                                      \
+        (a)->v + (o)[3], hk_format_is_coded(format) ? (a)->windows : NULL                    \
   }
   const void *grad = grads + next() % 64;
   hk_update_scalar(format, &s, type, n, AT(source_of_want, source), AT(&want, target), grad,
@@ -448,8 +491,8 @@ static void split_is_fp32(const hk_cpu_kernels *kernels) {
     m[i] = v[i] = m_of[i] = v_of[i] = 0;
     high[i] = low[i] = 0;
   }
-  const hk_state_at at = {(char *)high, (char *)low, (char *)m_of, (char *)v_of};
-  hk_format_write(HK_FORMAT_SPLIT, 0, N, at, p);
+  const hk_state_at at = {(char *)high, (char *)low, (char *)m_of, (char *)v_of, NULL};
+  hk_format_write(HK_FORMAT_SPLIT, 0, 0, N, at, p);
   for (int step = 1; step <= STEPS; step++) {
     const hk_adamw hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
     hk_adamw_step s = hk_adamw_prepare(&hyper, step, 1);
@@ -460,11 +503,11 @@ static void split_is_fp32(const hk_cpu_kernels *kernels) {
     kernels->adamw(&s, HK_GRAD_FP32, N, p, m, v, grad, w);
     kernels->update(HK_FORMAT_SPLIT, &s, HK_GRAD_FP32, N, at, at, grad, NULL, 0);
     static float got[N];
-    hk_format_read(HK_FORMAT_SPLIT, 0, N, at, got);
+    hk_format_read(HK_FORMAT_SPLIT, 0, 0, N, at, got);
     assert_memory_equal(got, p, sizeof p);
     assert_memory_equal(high, w, sizeof w);
     assert_memory_equal(m_of, m, sizeof m);
-    hk_format_read(HK_FORMAT_SPLIT, 2, N, at, got);
+    hk_format_read(HK_FORMAT_SPLIT, 2, 0, N, at, got);
     assert_memory_equal(got, v, sizeof v);
   }
 }
@@ -488,10 +531,10 @@ static void in_another_environment(const hk_cpu_kernels *kernels) {
     got = want;
     const hk_adamw_step s = random_step();
     hk_update_scalar(format, &s, HK_GRAD_FP32, N, state_at(&want, format), state_at(&want, format),
-                     grad, NULL, 5);
+                     grad, NULL, 6 * HK_CODE_BLOCK);
     float_set(OTHER);
     kernels->update(format, &s, HK_GRAD_FP32, N, state_at(&got, format), state_at(&got, format),
-                    grad, NULL, 5);
+                    grad, NULL, 6 * HK_CODE_BLOCK);
     const unsigned after = float_get();
     float_set(FLOAT_USUAL);
     assert_int_equal(after, OTHER);

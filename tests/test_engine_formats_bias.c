@@ -48,7 +48,7 @@ static double bias(const uint16_t *v, const double *exact, double *error) {
 
 static void one_step(int step, const float *grad, kept *random, uint16_t *nearest, double *exact) {
   const hk_adamw hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-  const hk_state_at at = {(char *)random->p, NULL, (char *)random->m, (char *)random->v};
+  const hk_state_at at = {(char *)random->p, NULL, (char *)random->m, (char *)random->v, NULL};
   hk_adamw_step s = hk_adamw_prepare(&hyper, step, 1);
   hk_random_key(7, 1, step, s.key);
   hk_cpu_kernels_best()->update(HK_FORMAT_BF16, &s, HK_GRAD_FP32, N, at, at, grad, NULL, 0);

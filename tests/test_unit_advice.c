@@ -183,7 +183,7 @@ static void test_more_gpus(void **state) {
  * says so. */
 static void fits_in(double host_memory, hk_optimizer expected) {
   static const hk_optimizer states[] = {HK_OPTIMIZER_SPLIT, HK_OPTIMIZER_BF16,
-                                        HK_OPTIMIZER_BF16_SPLIT};
+                                        HK_OPTIMIZER_BF16_SPLIT, HK_OPTIMIZER_8BIT_SPLIT};
   world w;
   load(&w, "llama-2-7b", "h200-node-16c", 1, 1);
   w.options.only_policy = &hk_policy_zero_offload;
@@ -198,7 +198,8 @@ static void fits_in(double host_memory, hk_optimizer expected) {
   assert_string_equal(found->options + 8, hk_optimizer_names[expected]);
   char text[256];
   const bool says =
-      strstr(hk_alternative_text(found, text, sizeof text), "rounded to bf16") != NULL;
+      strstr(hk_alternative_text(found, text, sizeof text),
+             expected == HK_OPTIMIZER_8BIT_SPLIT ? "rounded to 8 bits" : "rounded to bf16") != NULL;
   assert_true(says == (expected != HK_OPTIMIZER_SPLIT));
   for (int i = 0; states[i] != expected; i++) {
     hk_ranking other = {0};
@@ -210,8 +211,8 @@ static void fits_in(double host_memory, hk_optimizer expected) {
   drop(&w);
 }
 
-/* 6.74 G parameters with 16, 14, 12 and 10 bytes of state, weight and gradient each: 108, 94, 81
- * and 67 GB. */
+/* 6.74 G parameters with 16, 14, 12, 10 and 8 bytes of state, weight and gradient each: 108, 94,
+ * 81, 67 and 54 GB. */
 static void test_state_that_fits(void **state) {
   (void)state;
   world w;
@@ -221,6 +222,7 @@ static void test_state_that_fits(void **state) {
   fits_in(reserved + 100e9, HK_OPTIMIZER_SPLIT);
   fits_in(reserved + 88e9, HK_OPTIMIZER_BF16);
   fits_in(reserved + 74e9, HK_OPTIMIZER_BF16_SPLIT);
+  fits_in(reserved + 60e9, HK_OPTIMIZER_8BIT_SPLIT);
 }
 
 /* All state on the CPU: fewer bytes are faster, and advice says by how much. */
@@ -239,7 +241,7 @@ static void test_state_that_is_faster(void **state) {
   assert_true(said);
   check_promises(&w);
   drop(&w);
-  /* The smallest state has nothing to gain. */
+  /* Nothing smaller is named only because it is faster. */
   load(&w, "qwen2.5-7b", "h200-node-16c", 1, 1);
   w.options.only_policy = &hk_policy_zero_offload;
   w.machine.host_memory.value = 512e9;
@@ -262,7 +264,7 @@ static void test_small_host(void **state) {
   advise(&w);
   assert_int_equal(w.ranking.n_fit, 0);
   assert_true(w.advice.n >= 3);
-  assert_string_equal(w.advice.list[0].options, "--state adamw8bit");
+  assert_string_equal(w.advice.list[0].options, "--state 8bit+split");
   assert_string_equal(w.advice.list[1].options, "--lora 16");
   assert_string_equal(w.advice.list[2].options, "--nodes 2");
   check_promises(&w);

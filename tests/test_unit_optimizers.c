@@ -20,6 +20,8 @@ static const struct {
     [HK_OPTIMIZER_SPLIT] = {256 * 12, 2 * 12 + 2},
     [HK_OPTIMIZER_BF16] = {256 * 8, 2 * 8 + 2 + 2},
     [HK_OPTIMIZER_BF16_SPLIT] = {256 * 8, 2 * 8 + 2},
+    [HK_OPTIMIZER_8BIT] = {256 * 6 + 4, 2 * 1540.0 / 256 + 2 + 2},
+    [HK_OPTIMIZER_8BIT_SPLIT] = {256 * 6 + 4, 2 * 1540.0 / 256 + 2},
     [HK_OPTIMIZER_ADAM_BF16] = {256 * 4, 2 * 4 + 2 + 2 + 2},
     [HK_OPTIMIZER_ADAMW8BIT] = {256 * 2 + 8, 2 * 520.0 / 256 + 2 + 2 + 2},
     [HK_OPTIMIZER_LION] = {256 * 8, 2 * 8 + 2 + 2},
@@ -40,7 +42,7 @@ static void sizes(void **state) {
     /* n x held is beyond 2^63. */
     assert_int_equal(hk_state_bytes(optimizer, 1LL << 52), (1LL << 44) * held);
     assert_true(hk_update_traffic(optimizer) == by_hand[o].traffic);
-    assert_int_equal(hk_optimizer_info_of(optimizer)->engine, o <= HK_OPTIMIZER_BF16_SPLIT);
+    assert_int_equal(hk_optimizer_info_of(optimizer)->engine, o <= HK_OPTIMIZER_8BIT_SPLIT);
   }
   /* Without a master weight the spare copy of the state includes the new weights. */
   assert_int_equal(hk_spare_bytes(HK_OPTIMIZER_FP32, 1000), 12000);

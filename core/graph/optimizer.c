@@ -6,8 +6,8 @@
 
 #include "core/graph/bytes.h"
 
-/* State is counted for 256 parameters, because the 8-bit optimizer has an fp32 scale for each block
- * of 256 values. */
+/* State is counted for 256 parameters, because adamw8bit has an fp32 scale for each block of 256
+ * values, and 8bit two windows of a byte for each block of 128. */
 #define UNIT           256
 #define PER_PARAM(n)   (UNIT * (n))
 #define FP32           HK_BYTES_FP32
@@ -43,6 +43,24 @@ static const hk_optimizer_info optimizers[HK_OPTIMIZER_COUNT] = {
                                             "bf16 momentum and variance",
                                  .source = "engine/adamw/formats.h",
                                  .held = PER_PARAM(FP32 + 2 * BF16),
+                                 .master = true,
+                                 .weight = true,
+                                 .gradient_reads = 1,
+                                 .engine = true},
+    [HK_OPTIMIZER_8BIT] = {.name = "8bit",
+                           .meaning =
+                               "fp32 master weight, 8-bit momentum and variance in blocks of "
+                               "128 with 2 bytes each",
+                           .source = "engine/adamw/formats.h",
+                           .held = PER_PARAM(FP32 + 2) + 4,
+                           .master = true,
+                           .gradient_reads = 1,
+                           .engine = true},
+    [HK_OPTIMIZER_8BIT_SPLIT] = {.name = "8bit+split",
+                                 .meaning = "master weight as the bf16 weight and 16 lower bits, "
+                                            "8-bit momentum and variance",
+                                 .source = "engine/adamw/formats.h",
+                                 .held = PER_PARAM(FP32 + 2) + 4,
                                  .master = true,
                                  .weight = true,
                                  .gradient_reads = 1,
@@ -93,8 +111,8 @@ static const hk_optimizer_info optimizers[HK_OPTIMIZER_COUNT] = {
 };
 
 const char *const hk_optimizer_names[HK_OPTIMIZER_COUNT] = {
-    "fp32",      "split", "bf16",         "bf16+split", "adam-bf16",
-    "adamw8bit", "lion",  "sgd-momentum", "muon",       "adafactor"};
+    "fp32",      "split",     "bf16", "bf16+split",   "8bit", "8bit+split",
+    "adam-bf16", "adamw8bit", "lion", "sgd-momentum", "muon", "adafactor"};
 
 const char *hk_optimizer_name_today(const char *name) {
   if (strcmp(name, "adamw32") == 0) return "fp32";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers as what they are to a schedule: bytes of state a parameter, memory traffic of an
- * update, and matrix products. The engine implements fp32, split, bf16 and bf16+split
- * (engine/adamw/formats.h); the others are predicted.
+ * update, and matrix products. The engine implements fp32, split, bf16, bf16+split,
+ * 8bit and 8bit+split (engine/adamw/formats.h); the others are predicted.
  *
  * Example: lion keeps a master weight and one momentum, 8 bytes. Its fused kernel reads them and a
  * 2-byte gradient, and writes them and a 2-byte weight: 20 bytes, where AdamW moves 28. If memory
@@ -18,6 +18,8 @@ typedef enum {
   HK_OPTIMIZER_SPLIT,
   HK_OPTIMIZER_BF16,
   HK_OPTIMIZER_BF16_SPLIT,
+  HK_OPTIMIZER_8BIT,
+  HK_OPTIMIZER_8BIT_SPLIT, /* the last one that the engine implements */
   HK_OPTIMIZER_ADAM_BF16,
   HK_OPTIMIZER_ADAMW8BIT,
   HK_OPTIMIZER_LION,

@@ -93,7 +93,7 @@ static hk_bytes file_size(const file_head *head, int64_t n_params) {
 }
 
 static hk_status allocate_block(const hk_engine *e, float **block, hk_error *err) {
-  const size_t bytes = 4 * (size_t)(e->state.numel < BLOCK ? e->state.numel : BLOCK);
+  const size_t bytes = 4 * (size_t)(hk_engine_numel(e) < BLOCK ? hk_engine_numel(e) : BLOCK);
   *block = malloc(bytes);
   return *block != NULL ? HK_OK : hk_fail_memory(err, bytes, "a block of a checkpoint");
 }
@@ -125,7 +125,7 @@ static void write_head(const hk_engine *e, FILE *out) {
   const bool plain = e->state.shape.format == HK_FORMAT_FP32;
   file_head head = {.version = plain ? VERSION_FP32 : VERSION_FORMAT,
                     .n_groups = (uint32_t)e->n_groups,
-                    .numel = e->state.numel,
+                    .numel = hk_engine_numel(e),
                     .step = e->step};
   memcpy(head.magic, magic, sizeof head.magic);
   uint64_t sum = XXH3_64bits(&head, sizeof head);
@@ -205,7 +205,7 @@ hk_status hk_engine_save(hk_engine *e, const char *path, hk_progress progress, v
                          hk_error *err) {
   HK_TRY(hk_training_quiet(e, err));
   HK_TRY(refuse_mixed(e, err));
-  source from = {.numel = e->state.numel, .engine = e};
+  source from = {.numel = hk_engine_numel(e), .engine = e};
   hk_outfile *file = NULL;
   HK_TRY(allocate_block(e, &from.block, err));
   hk_status status = hk_outfile_open(path, &file, err);
@@ -250,7 +250,7 @@ hk_status hk_engine_snapshot(hk_engine *e, hk_snapshot **snapshot, hk_error *err
   HK_TRY(refuse_mixed(e, err));
   hk_snapshot *s = calloc(1, sizeof *s);
   if (s == NULL) return hk_fail_memory(err, sizeof *s, "a snapshot");
-  s->numel = e->state.numel;
+  s->numel = hk_engine_numel(e);
   hk_status status = copy_head(e, s, err);
   if (status == HK_OK) status = allocate_values(s, err);
   for (int part = HK_STATE_P; part <= HK_STATE_V && status == HK_OK; part++) {
@@ -446,9 +446,9 @@ static hk_status check_params(const reader *r, const hk_engine *e, hk_error *err
  * follows from the header. */
 static hk_status check_fit(const reader *r, const hk_engine *e, hk_error *err) {
   const file_head *head = &r->head;
-  if (head->numel != e->state.numel) {
+  if (head->numel != hk_engine_numel(e)) {
     return hk_fail(err, HK_INPUT, "%s: a checkpoint of %lld parameters, the engine has %lld",
-                   r->path, (long long)head->numel, (long long)e->state.numel);
+                   r->path, (long long)head->numel, (long long)hk_engine_numel(e));
   }
   if (head->n_groups != e->n_groups) {
     return hk_fail(err, HK_INPUT, "%s: a checkpoint of %u parameter groups, the engine has %zu",
@@ -481,7 +481,7 @@ static hk_status apply(const reader *r, hk_engine *e, hk_state_part part, int64_
     const int64_t numel = r->params[p].numel, end = begin + numel;
     const int64_t from = hk_max(begin, at), to = hk_min(end, at + n);
     if (from < to) {
-      const int64_t place = e->param_end[r->numbers[p]] - numel + (from - begin);
+      const int64_t place = e->flat_end[r->numbers[p]] - numel + (from - begin);
       HK_TRY(hk_engine_write(e, part, place, to - from, values + (from - at), err));
     }
     begin = end;
@@ -536,10 +536,14 @@ static void take_format(const reader *r, hk_engine *e) {
   const bool plain = r->head.version != VERSION_FORMAT;
   const char *name = plain ? hk_optimizer_names[HK_OPTIMIZER_FP32] : r->format.name;
   if (!plain) e->options.seed = r->format.seed;
-  if (!hk_format_is_short(e->state.shape.format) || strncmp(name, "bf16", 4) == 0) return;
+  const hk_format format = e->state.shape.format;
+  const char *own = hk_format_is_coded(format) ? "8bit" : "bf16"; /* the length is that of both */
+  if (!hk_format_is_random(format) || strncmp(name, own, 4) == 0) return;
+  if (strncmp(name, "8bit", 4) == 0 && hk_format_is_short(format)) return; /* bf16 holds codes */
   char note[128];
   snprintf(note, sizeof note,
-           "m and v of a checkpoint of state '%.15s' were rounded to bf16, to nearest even", name);
+           "m and v of a checkpoint of state '%.15s' were rounded to %s, to nearest even", name,
+           hk_format_is_coded(format) ? "8 bits" : "bf16");
   hk_engine_add_note(e, note);
 }
 
@@ -556,6 +560,7 @@ static hk_status load(reader *r, hk_engine *e, float *block, hk_progress progres
     return hk_fail(err, HK_INPUT, "cannot read '%s' twice: %s", r->path, strerror(errno));
   }
   HK_TRY(hk_engine_discard(e, -1, err));
+  HK_TRY(hk_engine_clear_codes(e, err));
   const hk_status status = read_blocks(r, e, true, block, progress, arg, err);
   if (status != HK_OK) {
     /* The file changed between the passes, or the device failed: the state is a mixture. */

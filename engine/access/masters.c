@@ -28,7 +28,7 @@ static void widen_chunk(void *arg, int64_t c, int thread) {
 static hk_status widen_param(hk_engine *e, size_t param, hk_stream *stream, char *raw, float *wide,
                              hk_error *err) {
   const hk_param *p = &e->params[param];
-  const int64_t begin = e->param_end[param] - p->numel;
+  const int64_t begin = e->flat_end[param] - p->numel;
   const hk_bytes size = (hk_bytes)hk_grad_size(p->weight_type);
   for (int64_t done = 0; done < p->numel; done += SPAN) {
     const int64_t n = hk_min(SPAN, p->numel - done);

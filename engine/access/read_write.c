@@ -12,11 +12,11 @@
 #define CHUNK ((int64_t)1 << 16)
 
 static hk_status check_range(const hk_engine *e, int64_t offset, int64_t n, hk_error *err) {
-  if (offset >= 0 && n >= 0 && n <= e->state.numel - offset) return HK_OK;
+  if (offset >= 0 && n >= 0 && n <= hk_engine_numel(e) - offset) return HK_OK;
   return hk_fail(
       err, HK_INPUT,
       "state of %lld parameters from parameter %lld on: the engine has %lld, counted from 0",
-      (long long)n, (long long)offset, (long long)e->state.numel);
+      (long long)n, (long long)offset, (long long)hk_engine_numel(e));
 }
 
 /* -- State in and out -------------------------------------------------------------------------- */
@@ -27,17 +27,20 @@ typedef struct {
   int64_t n;
   bool on_device;
   hk_state_at at;
+  int64_t
+      first; /* number of the run's first parameter from `at` on: `at` begins a block of codes */
 } state_run;
 
-/* The first run of parameters at .. end - 1. */
+/* The first run at places at .. end - 1. */
 static state_run run_at(const hk_engine *e, hk_state_part part, int64_t at, int64_t end) {
   const size_t s = hk_state_find(&e->state, at);
   const hk_state_subgroup *sub = &e->state.subgroups[s];
   const hk_slab_run run =
       hk_state_run(&e->state, s, at - sub->offset, hk_min(end - sub->offset, sub->numel));
-  const hk_state_at a = hk_slab_at(&e->state.shape, e->state.home[run.slab], run.at);
+  const int64_t first = run.at % e->state.unit;
+  const hk_state_at a = hk_slab_at(&e->state.shape, e->state.home[run.slab], run.at - first);
   char *data = part == HK_STATE_P ? a.p : part == HK_STATE_M ? a.m : a.v;
-  return (state_run){data, run.n, sub->route == HK_ROUTE_RESIDENT, a};
+  return (state_run){data, run.n, sub->route == HK_ROUTE_RESIDENT, a, first};
 }
 
 /* Whether state lies in memory as values are given and taken: fp32. */
@@ -45,7 +48,7 @@ static bool is_plain(const hk_engine *e) {
   return e->state.shape.format == HK_FORMAT_FP32;
 }
 
-/* A transfer of parameters begin .. end - 1 of one part, between the engine and other memory. */
+/* A transfer of places begin .. end - 1 of one part, between the engine and other memory. */
 typedef struct {
   hk_engine *e;
   hk_state_part part;
@@ -75,9 +78,10 @@ static void move_run(const transfer *t, const state_run *run, hk_state_at at, ch
   if (is_plain(t->e)) {
     memcpy(t->in ? run->data : outside, t->in ? outside : run->data, 4 * (size_t)run->n);
   } else if (t->in) {
-    hk_format_write(format, (int)t->part, run->n, at, (const float *)(const void *)outside);
+    hk_format_write(format, (int)t->part, run->first, run->n, at,
+                    (const float *)(const void *)outside);
   } else {
-    hk_format_read(format, (int)t->part, run->n, at, (float *)(void *)outside);
+    hk_format_read(format, (int)t->part, run->first, run->n, at, (float *)(void *)outside);
   }
 }
 
@@ -86,19 +90,21 @@ static void move_run(const transfer *t, const state_run *run, hk_state_at at, ch
 static hk_status copy_arrays(hk_engine *e, const state_run *run, char *buffer, bool back,
                              hk_state_at *at, hk_error *err) {
   const hk_format format = e->state.shape.format;
-  char *const device[4] = {run->at.p, run->at.low, run->at.m, run->at.v};
-  const hk_bytes bytes[4] = {hk_format_size(format, 0) * run->n, 2 * run->n,
-                             hk_format_size(format, 1) * run->n,
-                             hk_format_size(format, 2) * run->n};
-  char *host[4] = {NULL};
-  for (int a = 0; a < 4; a++) {
+  const int64_t n = hk_state_after(&e->state, run->first + run->n);
+  char *const device[HK_SLAB_ARRAYS] = {run->at.p, run->at.low, run->at.m, run->at.v,
+                                        run->at.windows};
+  const hk_bytes bytes[HK_SLAB_ARRAYS] = {hk_format_size(format, 0) * n, 2 * n,
+                                          hk_format_size(format, 1) * n,
+                                          hk_format_size(format, 2) * n, 2 * n / HK_CODE_BLOCK};
+  char *host[HK_SLAB_ARRAYS] = {NULL};
+  for (int a = 0; a < HK_SLAB_ARRAYS; a++) {
     if (device[a] == NULL) continue;
     host[a] = buffer;
     buffer += bytes[a];
     HK_TRY(e->backend->ops->copy(e->stream, back ? device[a] : host[a], back ? host[a] : device[a],
                                  bytes[a], err));
   }
-  *at = (hk_state_at){host[0], host[1], host[2], host[3]};
+  *at = (hk_state_at){host[0], host[1], host[2], host[3], host[4]};
   return e->backend->ops->stream_sync(e->stream, err);
 }
 
@@ -138,11 +144,16 @@ static hk_status queue_device_runs(const transfer *t, bool *any, hk_error *err) 
   return HK_OK;
 }
 
+/* The first place of a thread's first chunk: no two threads write to one block of codes. */
+static int64_t chunks_begin(const transfer *t) {
+  return t->begin / t->e->state.unit * t->e->state.unit;
+}
+
 static void move_host_runs(void *arg, int64_t c, int thread) {
   (void)thread;
   const transfer *t = arg;
-  const int64_t begin = t->begin + c * CHUNK, end = hk_min(begin + CHUNK, t->end);
-  for (int64_t at = begin; at < end;) {
+  const int64_t begin = chunks_begin(t) + c * CHUNK, end = hk_min(begin + CHUNK, t->end);
+  for (int64_t at = hk_max(begin, t->begin); at < end;) {
     const state_run run = run_at(t->e, t->part, at, end);
     char *outside = t->outside + 4 * (at - t->begin);
     at += run.n;
@@ -159,7 +170,7 @@ static hk_status carry_out(transfer *t, bool host, hk_error *err) {
   bool any = false;
   const hk_status queued = queue_device_runs(t, &any, err);
   if (queued == HK_OK && host) {
-    hk_team_run(t->e->team, (t->end - t->begin + CHUNK - 1) / CHUNK, move_host_runs, t);
+    hk_team_run(t->e->team, (t->end - chunks_begin(t) + CHUNK - 1) / CHUNK, move_host_runs, t);
   }
   if (!any) return HK_OK;
   hk_error late = {0};
@@ -171,15 +182,17 @@ static hk_status carry_out(transfer *t, bool host, hk_error *err) {
 
 hk_status hk_engine_check_values(const hk_engine *e, hk_state_part part, int64_t offset, int64_t n,
                                  const float *data, hk_error *err) {
-  if (part != HK_STATE_V || !hk_format_is_split(e->state.shape.format)) return HK_OK;
+  if (part != HK_STATE_V || hk_format_takes_sign(e->state.shape.format)) return HK_OK;
   const int64_t bad = hk_format_first_signed(n, data);
   if (bad == n) return HK_OK;
-  return hk_fail(err, HK_INPUT,
-                 "v of parameter %lld is %g: state '%s' takes no variance that is negative or -0; "
-                 "state '%s' does",
-                 (long long)(offset + bad), (double)data[bad],
-                 hk_optimizer_names[e->plan.optimizer],
-                 hk_format_is_short(e->state.shape.format) ? "bf16" : "fp32");
+  return hk_fail(
+      err, HK_INPUT,
+      "v of parameter %lld is %g: state '%s' takes no variance that is negative or -0; "
+      "state '%s' does",
+      (long long)(offset + bad), (double)data[bad], hk_optimizer_names[e->plan.optimizer],
+      hk_format_is_short(e->state.shape.format) || hk_format_is_coded(e->state.shape.format)
+          ? "bf16"
+          : "fp32");
 }
 
 void hk_engine_lose_state(hk_engine *e, int64_t offset, int64_t n) {
@@ -190,24 +203,71 @@ void hk_engine_lose_state(hk_engine *e, int64_t offset, int64_t n) {
   }
 }
 
+/* The place of parameter `at` (flat order); returns the number of those up to `end` that follow
+ * each other there. */
+static int64_t places_at(const hk_engine *e, int64_t at, int64_t end, int64_t *place) {
+  *place = at;
+  if (e->state.numel == hk_engine_numel(e)) return end - at;
+  size_t low = 0, high = e->n_params; /* the first tensor that ends behind it is low .. high - 1 */
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    if (e->flat_end[middle - 1] <= at) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  *place = e->param_end[low] - (e->flat_end[low] - at);
+  return hk_min(end, e->flat_end[low]) - at;
+}
+
+/* Between the engine and `data`, which is not changed if it goes in. */
+static hk_status move_all(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, char *data,
+                          bool in, hk_error *err) {
+  for (int64_t at = offset, here; at < offset + n; at += here) {
+    int64_t place = 0;
+    here = places_at(e, at, offset + n, &place);
+    transfer t = {e, part, place, place + here, data + 4 * (at - offset), in};
+    const hk_status status = carry_out(&t, true, err);
+    if (status == HK_OK) continue;
+    if (in) hk_engine_lose_state(e, place, here);
+    return status;
+  }
+  return HK_OK;
+}
+
+hk_status hk_engine_clear_codes(hk_engine *e, hk_error *err) {
+  const hk_slab_shape *shape = &e->state.shape;
+  if (!hk_format_is_coded(shape->format)) return HK_OK;
+  for (size_t s = 0; s < e->state.n_subgroups; s++) {
+    const hk_state_subgroup *sub = &e->state.subgroups[s];
+    for (int64_t k = sub->first; k < sub->first + sub->slabs; k++) {
+      char *const m = (char *)e->state.home[k] + shape->m;
+      const hk_bytes bytes = shape->bytes - shape->m;
+      if (sub->route == HK_ROUTE_RESIDENT) {
+        HK_TRY(e->backend->ops->zero(e->stream, m, bytes, err));
+      } else {
+        memset(m, 0, (size_t)bytes);
+      }
+    }
+  }
+  return e->backend->ops->stream_sync(e->stream, err);
+}
+
 hk_status hk_engine_write(hk_engine *e, hk_state_part part, int64_t offset, int64_t n,
                           const float *data, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_range(e, offset, n, err));
   HK_TRY(hk_training_quiet(e, err));
   HK_TRY(hk_engine_check_values(e, part, offset, n, data, err));
-  transfer t = {e, part, offset, offset + n, (char *)data, true};
-  const hk_status status = carry_out(&t, true, err);
-  if (status != HK_OK) hk_engine_lose_state(e, offset, n);
-  return status;
+  return move_all(e, part, offset, n, (char *)data, true, err);
 }
 
 hk_status hk_engine_read(hk_engine *e, hk_state_part part, int64_t offset, int64_t n, float *data,
                          hk_error *err) {
   HK_TRY(check_range(e, offset, n, err));
   HK_TRY(hk_training_quiet(e, err));
-  transfer t = {e, part, offset, offset + n, (char *)data, false};
-  return carry_out(&t, true, err);
+  return move_all(e, part, offset, n, (char *)data, false, err);
 }
 
 hk_status hk_engine_set_step(hk_engine *e, int64_t step, hk_error *err) {
@@ -300,7 +360,7 @@ static size_t count_blocks(int64_t begin, int64_t end) {
 }
 
 static int64_t tensor_begin(const hk_engine *e, size_t param) {
-  return param > 0 ? e->param_end[param - 1] : 0;
+  return e->param_end[param] - e->params[param].numel;
 }
 
 /* Sets the place of each tensor's first block. */

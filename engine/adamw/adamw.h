@@ -54,21 +54,36 @@ typedef enum {
   HK_FORMAT_SPLIT,
   HK_FORMAT_BF16,
   HK_FORMAT_BF16_SPLIT,
+  HK_FORMAT_8BIT,
+  HK_FORMAT_8BIT_SPLIT,
   HK_FORMATS
 } hk_format;
 
 static inline bool hk_format_is_split(hk_format format) {
-  return format == HK_FORMAT_SPLIT || format == HK_FORMAT_BF16_SPLIT;
+  return format == HK_FORMAT_SPLIT || format == HK_FORMAT_BF16_SPLIT ||
+         format == HK_FORMAT_8BIT_SPLIT;
 }
 /* m and v are bf16. */
 static inline bool hk_format_is_short(hk_format format) {
   return format == HK_FORMAT_BF16 || format == HK_FORMAT_BF16_SPLIT;
 }
+/* m and v are codes of 8 bits, in blocks that share their windows. */
+static inline bool hk_format_is_coded(hk_format format) {
+  return format == HK_FORMAT_8BIT || format == HK_FORMAT_8BIT_SPLIT;
+}
+/* Updates round at random. */
+static inline bool hk_format_is_random(hk_format format) {
+  return hk_format_is_short(format) || hk_format_is_coded(format);
+}
+
+/* Parameters of a block of codes. Blocks begin at the tensor; its last one may have fewer. */
+#define HK_CODE_BLOCK 128
 
 /* Addresses of consecutive parameters' state. p: fp32 master weights, or with a split format bf16
- * weights, whose lower halves are at `low` (else NULL). m, v: fp32 or bf16. */
+ * weights, whose lower halves are at `low` (else NULL). m, v: fp32, bf16 or codes. `windows`: of
+ * each block of codes two bytes, the window of m and that of v (else NULL). */
 typedef struct {
-  char *p, *low, *m, *v;
+  char *p, *low, *m, *v, *windows;
 } hk_state_at;
 
 /* Constants of step number `step` (from 1). `grad_scale`: factor that gradients are multiplied by,
@@ -102,8 +117,8 @@ typedef struct {
                    const float *m, const float *v, float *p_to, float *m_to, float *v_to,
                    const void *grad, uint16_t *w);
   /* The update of state in any format (formats.h), from `from` to `to`, which are equal or do not
-   * overlap. `index`: of the first of the n elements in its tensor. `w`: a further copy of the bf16
-   * weights; NULL: none. */
+   * overlap. `index`: of the first of the n elements in its tensor; with codes it begins a block,
+   * and n ends one, or the tensor. `w`: a further copy of the bf16 weights; NULL: none. */
   void (*update)(hk_format format, const hk_adamw_step *step, hk_grad_type type, int64_t n,
                  hk_state_at from, hk_state_at to, const void *grad, uint16_t *w, int64_t index);
   /* g *= scale, fp32 in place, NaN to 0x7fc00000: the separate unscale pass of DeepSpeed. */

@@ -108,6 +108,41 @@ INLINE bool vec_any_nan(vec a, vec b) {
   return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
 }
 
+#define HK_CODE_LANES 1
+
+INLINE uvec uvec_halves(const char *at) {
+  return (uvec)_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)at));
+}
+
+INLINE void uvec_store_halves(char *to, uvec x, bool stream) {
+  const __m256i packed = _mm256_packus_epi32((__m256i)x, (__m256i)x);
+  const __m128i h = _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0xd8));
+  if (stream) {
+    _mm_stream_si128((__m128i *)(void *)to, h);
+  } else {
+    _mm_storeu_si128((void *)to, h);
+  }
+}
+
+INLINE uvec uvec_where(umask mask, uvec a, uvec b) {
+  return (uvec)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)mask);
+}
+
+INLINE uvec uvec_shift(uvec x, uvec by) {
+  return (uvec)_mm256_srlv_epi32((__m256i)x, (__m256i)by);
+}
+
+INLINE uvec uvec_most(uvec a, uvec b) {
+  return (uvec)_mm256_max_epu32((__m256i)a, (__m256i)b);
+}
+
+INLINE uint32_t uvec_largest(uvec x) {
+  __m128i h =
+      _mm_max_epu32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
+  h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4e));
+  return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(h, _mm_shuffle_epi32(h, 0xb1)));
+}
+
 #include "engine/adamw/adamw_vector.h"
 /* After the kernels of fp32. */
 #include "engine/adamw/formats_vector.h"

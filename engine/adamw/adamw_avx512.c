@@ -110,6 +110,37 @@ INLINE bool vec_any_nan(vec a, vec b) {
   return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
 }
 
+#define HK_CODE_LANES 1
+
+INLINE uvec uvec_halves(const char *at) {
+  return (uvec)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)at));
+}
+
+INLINE void uvec_store_halves(char *to, uvec x, bool stream) {
+  const __m256i h = _mm512_cvtepi32_epi16((__m512i)x);
+  if (stream) {
+    _mm256_stream_si256((__m256i *)(void *)to, h);
+  } else {
+    _mm256_storeu_si256((void *)to, h);
+  }
+}
+
+INLINE uvec uvec_where(umask mask, uvec a, uvec b) {
+  return (uvec)_mm512_mask_mov_epi32((__m512i)b, mask, (__m512i)a);
+}
+
+INLINE uvec uvec_shift(uvec x, uvec by) {
+  return (uvec)_mm512_srlv_epi32((__m512i)x, (__m512i)by);
+}
+
+INLINE uvec uvec_most(uvec a, uvec b) {
+  return (uvec)_mm512_max_epu32((__m512i)a, (__m512i)b);
+}
+
+INLINE uint32_t uvec_largest(uvec x) {
+  return _mm512_reduce_max_epu32((__m512i)x);
+}
+
 #include "engine/adamw/adamw_vector.h"
 /* After the kernels of fp32. */
 #include "engine/adamw/formats_vector.h"

@@ -19,6 +19,13 @@
  *   vec_zip(a, b, out)                 the opposite
  *   vec_any_nan(a, b)                  whether a lane of a or b is NaN
  *
+ * and, for codes of 8 bits (HK_CODE_LANES; without it the reference updates them):
+ *   uvec_halves(at)                    LANES values of 16 bits
+ *   uvec_store_halves(to, x, stream)   LANES values below 2^16
+ *   uvec_where(mask, a, b)             a in these lanes, b in the others
+ *   uvec_shift(x, by)                  x >> by, lane by lane; 0 from 32 on
+ *   uvec_most(a, b), uvec_largest(x)   the larger of each lane; the largest of all
+ *
  * Loops go by blocks of 32 elements: 64 bytes of bf16 weights, so that a streaming store fills its
  * cache line. What is left at the end, the reference does. */
 #ifndef HK_ENGINE_ADAMW_ADAMW_VECTOR_H

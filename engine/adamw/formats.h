@@ -6,6 +6,8 @@
  *   split        p in two arrays of 16 bits, m and v in fp32: 12 bytes, the bf16 weight included
  *   bf16         p in fp32, m and v in bf16: 8 bytes
  *   bf16+split   p in two arrays, m and v in bf16: 8 bytes, the bf16 weight included
+ *   8bit         p in fp32, m and v in 8 bits and 2 bytes a block: 6.02 bytes
+ *   8bit+split   p in two arrays, m and v in 8 bits: 6.02 bytes, the bf16 weight included
  *
  * Split. The upper array holds w = bf16(p), the weight that the model computes with; the lower one
  * the lower 16 bits of the difference d = bits(p) - bits(w) * 2^16, an integer. Rounding to nearest
@@ -26,7 +28,27 @@
  *   v = min((bits(v) + random(key, i)) / 2^16, largest)      random: 16 bits
  *
  * The random bits depend on nothing but the seed, the tensor, its step and the index i in the
- * tensor, so that the bits of the state do not depend on the plan. */
+ * tensor, so that the bits of the state do not depend on the plan.
+ *
+ * 8bit. m and v keep three bits of their fraction: neighbouring values are 6 to 12 % apart. Both
+ * are rounded at random, with the same bits:
+ *
+ *   u = min((bits(|x|) + 16 random(key, i) + 8) / 2^20, 0x7f7)
+ *
+ * The exponent is counted from the block's window, which is 2^(w - 127), w >= 1, and as low as the
+ * block's largest u allows: code = u - 8 w + 1, of v 1 .. 253 (at least 30.6 octaves), of m 1 ..
+ * 125 (14.6 octaves) beside its sign. Code 0 is 0. The two codes above these are infinity and NaN,
+ * which do not count for the window. Below the window
+ *
+ *   v > 0 becomes 2^(w - 127): never 0, because the denominator would be
+ *   m becomes 0 or +-2^(w - 127), at random, with the right expectation; subnormal m becomes 0
+ *
+ * Except at the lower end of v expectations are exact. The values do not depend on the window, so
+ * that reading and writing them again gives the same codes. Loading rounds to nearest even.
+ *
+ * No bit of v is free for the tie of split. So both 8bit formats move p by one unit in its last
+ * place towards zero if it is a tie that would be rounded down: then d < 2^15, the lower array
+ * holds all of it, and the bits of both formats are the same. */
 #ifndef HK_ENGINE_ADAMW_FORMATS_H
 #define HK_ENGINE_ADAMW_FORMATS_H
 
@@ -39,18 +61,25 @@ extern "C" {
 
 /* Bytes of one element of p (without `low`), m or v. */
 static inline int64_t hk_format_size(hk_format format, int part) {
+  if (part > 0 && hk_format_is_coded(format)) return 1;
   const bool whole = part == 0 ? !hk_format_is_split(format) : !hk_format_is_short(format);
   return whole ? 4 : 2;
 }
 
-/* Bytes of state a parameter. */
+/* Bytes of state a parameter, without windows. */
 static inline int64_t hk_format_per_param(hk_format format) {
-  return hk_format_is_short(format) ? 8 : 12;
+  return 4 + 2 * hk_format_size(format, 1);
+}
+
+/* Parameters that formats keep together: state is cut at multiples of it in each tensor. */
+static inline int64_t hk_format_unit(hk_format format) {
+  return hk_format_is_coded(format) ? HK_CODE_BLOCK : 1;
 }
 
 static inline hk_state_at hk_state_at_element(hk_format format, hk_state_at at, int64_t i) {
   return (hk_state_at){at.p + i * hk_format_size(format, 0), at.low != NULL ? at.low + 2 * i : NULL,
-                       at.m + i * hk_format_size(format, 1), at.v + i * hk_format_size(format, 2)};
+                       at.m + i * hk_format_size(format, 1), at.v + i * hk_format_size(format, 2),
+                       at.windows != NULL ? at.windows + i / HK_CODE_BLOCK * 2 : NULL};
 }
 
 /* The key of the random bits of one tensor's step (from 1). `tensor`: hash of its name, or its
@@ -130,19 +159,93 @@ static inline uint16_t hk_round_v(float v, uint32_t random) {
   return hk_round_finite(hk_bits_of(hk_canonical(v)), random);
 }
 
+/* -- Codes ------------------------------------------------------------------------------------- */
+
+#ifdef __CUDACC__
+#define HK_ANYWHERE static inline __host__ __device__
+#else
+#define HK_ANYWHERE static inline
+#endif
+
+enum {
+  HK_CODES_V = 253, /* finite values above 0 */
+  HK_CODES_M = 125,
+  HK_FINEST = 20, /* bits of fp32 that codes drop */
+  HK_LARGEST = 0x7f7,
+  HK_INFINITE = 0x7f800000
+};
+
+/* p as 8bit keeps it: no tie that is rounded down. */
+HK_ANYWHERE uint32_t hk_code_of_p(uint32_t bits) {
+  return (bits & 0x1ffffu) == 0x8000u ? bits - 1 : bits;
+}
+
+/* What is added before bits are dropped: to round at random, with 16 random bits. */
+HK_ANYWHERE uint32_t hk_code_random(uint32_t random) {
+  return 16 * random + 8;
+}
+
+/* The upper 11 bits of |x|, which is finite, rounded. */
+HK_ANYWHERE uint32_t hk_code_round(uint32_t magnitude, uint32_t add) {
+  const uint32_t u = (magnitude + add) >> HK_FINEST;
+  return u < HK_LARGEST ? u : (uint32_t)HK_LARGEST;
+}
+
+/* The window for values up to u, with so many codes. */
+HK_ANYWHERE uint32_t hk_code_window(uint32_t u, uint32_t codes) {
+  return u + 8 >= codes + 16 ? (u + 8 - codes) / 8 : 1;
+}
+
+/* Magnitude of a code that is finite. */
+HK_ANYWHERE uint32_t hk_code_magnitude(uint32_t code, uint32_t window) {
+  return code == 0 ? 0 : (code - 1 + 8 * window) << HK_FINEST;
+}
+
+/* The code of v, canonical and without a sign. */
+HK_ANYWHERE uint32_t hk_code_of_v(uint32_t bits, uint32_t window, uint32_t add) {
+  if (bits >= HK_INFINITE) return bits == HK_INFINITE ? HK_CODES_V + 1 : HK_CODES_V + 2;
+  const uint32_t u = hk_code_round(bits, add);
+  return bits == 0 ? 0 : u > 8 * window ? u - 8 * window + 1 : 1;
+}
+
+/* m / 2^(window - 127) in units of 2^-16, rounded down; of subnormal m 0. */
+HK_ANYWHERE uint32_t hk_code_share(uint32_t magnitude, uint32_t window) {
+  const uint32_t exponent = magnitude >> 23, shift = window - exponent + 7;
+  if (exponent == 0 || shift > 31) return 0;
+  return ((magnitude & 0x7fffffu) | 0x800000u) >> shift;
+}
+
+/* The code of m, canonical. `random`: m below the window is not 0 if its share is above it. */
+HK_ANYWHERE uint32_t hk_code_of_m(uint32_t bits, uint32_t window, uint32_t add, uint32_t random) {
+  const uint32_t magnitude = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
+  if (magnitude > HK_INFINITE) return HK_CODES_M + 2;
+  if (magnitude == HK_INFINITE) return sign | (HK_CODES_M + 1);
+  if (magnitude < window << 23) return sign | (hk_code_share(magnitude, window) > random);
+  return sign | (hk_code_round(magnitude, add) - 8 * window + 1);
+}
+
 /* -- Arrays ------------------------------------------------------------------------------------ */
 
-/* Part 0 .. 2 (p, m, v) of n elements as fp32, exact. The sign that split puts into v is left out.
- * No array needs to be aligned. */
-void hk_format_read(hk_format format, int part, int64_t n, hk_state_at at, float *values);
+/* Part 0 .. 2 (p, m, v) of elements first .. first + n - 1 as fp32, exact. The sign that split puts
+ * into v is left out. No array needs to be aligned. With codes `at` begins a block. */
+void hk_format_read(hk_format format, int part, int64_t first, int64_t n, hk_state_at at,
+                    float *values);
 /* The other direction, to state that holds something already: p of split formats changes the signs
- * of v, v keeps them. NaN becomes 0x7fc00000 except in fp32. bf16 rounds to nearest even, but
- * finite values not to infinity. v of split formats must have no sign (hk_format_first_signed). */
-void hk_format_write(hk_format format, int part, int64_t n, hk_state_at at, const float *values);
-/* Rounds m and v, which an update in fp32 has left, as the update in a format rounds them: plain
- * AdamW for checks. `index`: of the first of n elements in its tensor. */
-void hk_format_round(hk_format format, const uint32_t key[2], int64_t index, int64_t n, float *m,
-                     float *v);
+ * of v, v keeps them. NaN becomes 0x7fc00000 except in fp32. bf16 and codes round to nearest even,
+ * but finite values not to infinity. v of formats that take no sign (hk_format_takes_sign) must
+ * have none (hk_format_first_signed). A block of codes that is written in part keeps its other
+ * values, as far as the new window allows. */
+void hk_format_write(hk_format format, int part, int64_t first, int64_t n, hk_state_at at,
+                     const float *values);
+/* Whether v may be negative or -0. */
+static inline bool hk_format_takes_sign(hk_format format) {
+  return !hk_format_is_split(format) && !hk_format_is_coded(format);
+}
+/* Rounds p, m and v, which an update in fp32 has left, as the update in a format rounds them: plain
+ * AdamW for checks. `index`: of the first of n elements in its tensor, which with codes begins a
+ * block. `key` NULL: as loading rounds them. */
+void hk_format_round(hk_format format, const uint32_t key[2], int64_t index, int64_t n, float *p,
+                     float *m, float *v);
 /* Index of the first value whose sign is set and that is no NaN; n: there is none. */
 int64_t hk_format_first_signed(int64_t n, const float *values);
 

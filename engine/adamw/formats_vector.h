@@ -198,10 +198,154 @@ INLINE void update_pair(const constants *c, pair grads, state_pair *s) {
   }
 }
 
-INLINE void prefetch_state(hk_format format, hk_state_at at, int ahead) {
-  const int size_p = (int)hk_format_size(format, 0), size_m = (int)hk_format_size(format, 1);
-  prefetch(at.p, ahead * size_p / 4, BLOCK * size_p);
+/* Stores p and, if `w` is not NULL, weights there, too. */
+INLINE void store_p_of_codes(hk_format format, hk_state_at to, const pair *x, bool stream, char *w,
+                             bool stream_weights) {
+  upair p, high;
+  for (int k = 0; k < 2; k++) {
+    const uvec bits = (uvec)x->x[k];
+    p.x[k] = uvec_add_where((umask)~not_down(bits), bits, uvec_set(0xffffffffu));
+    high.x[k] = p.x[k] + uvec_set(0x8000u);
+  }
+  if (w != NULL) store_halves(w, high, stream_weights);
+  if (hk_format_is_split(format)) {
+    store_halves(to.p, high, stream);
+    store_lower_halves(to.low, p, stream);
+  } else {
+    store_words(to.p, p, stream);
+  }
+}
+
+#ifdef HK_CODE_LANES
+
+/* Of a block of codes, by pairs. */
+enum { PAIRS = HK_CODE_BLOCK / PAIR };
+typedef struct {
+  state_pair x[PAIRS];
+  uvec codes_m[PAIRS], codes_v[PAIRS]; /* of an even element, and of the next above it */
+  uvec random[PAIRS];
+} code_block;
+
+#define SIGN_BIT uvec_set(0x80000000u)
+
+INLINE uvec decode(uvec code, uint32_t window) {
+  const uvec bits = (code + uvec_set(8 * window - 1)) << HK_FINEST;
+  return uvec_where(uvec_differ(code, uvec_set(0)), bits, uvec_set(0));
+}
+
+INLINE state_pair load_block_pair(hk_format format, hk_state_at at, const uint8_t window[2], uvec m,
+                                  uvec v) {
+  upair p = hk_format_is_split(format) ? load_halves(at.p) : load_words(at.p);
+  if (hk_format_is_split(format)) {
+    const uvec low = load_bits(at.low);
+    p.x[0] += (uvec)((ivec)(low << 16) >> 16);
+    p.x[1] += (uvec)((ivec)low >> 16);
+  }
+  state_pair s;
+  for (int k = 0; k < 2; k++, m >>= 8, v >>= 8) {
+    const uvec code = m & uvec_set(0x7fu);
+    s.p.x[k] = (vec)p.x[k];
+    s.m.x[k] = (vec)(decode(code, window[0]) | (m & uvec_set(0x80u)) << 24);
+    s.v.x[k] = (vec)decode(v & uvec_set(0xffu), window[1]);
+  }
+  return s;
+}
+
+/* Whether there are infinities or NaN: the reference updates such blocks. */
+INLINE bool load_codes(hk_state_at from, code_block *b) {
+  uvec most_m = uvec_set(0), most_v = uvec_set(0);
+  for (int k = 0; k < PAIRS; k++) {
+    const uvec m = b->codes_m[k] = uvec_halves(from.m + k * PAIR);
+    const uvec v = b->codes_v[k] = uvec_halves(from.v + k * PAIR);
+    most_m = uvec_most(most_m, uvec_most(m & uvec_set(0x7fu), m >> 8 & uvec_set(0x7fu)));
+    most_v = uvec_most(most_v, uvec_most(v & uvec_set(0xffu), v >> 8));
+  }
+  return uvec_largest(most_m) > HK_CODES_M || uvec_largest(most_v) > HK_CODES_V;
+}
+
+/* The upper 11 bits of |x|, rounded; above HK_LARGEST: the reference must do it. */
+INLINE uvec round_code(uvec magnitude, uvec add) {
+  return (magnitude + add) >> HK_FINEST;
+}
+
+INLINE uvec encode_v(uvec bits, uvec add, uvec window8) {
+  const uvec u = round_code(bits, add), one = uvec_set(1);
+  const uvec code = uvec_most(u + one, window8 + one) - window8; /* at least 1 */
+  return uvec_where(uvec_differ(bits, uvec_set(0)), code, bits);
+}
+
+INLINE uvec encode_m(uvec bits, uvec add, uvec random, uvec window, bool low) {
+  const uvec magnitude = bits & ~SIGN_BIT;
+  const umask below = uvec_below(magnitude, window << 23);
+  uvec code = round_code(magnitude, add) - (window << 3) + uvec_set(1);
+  if (low) { /* something is below the window */
+    const uvec exponent = magnitude >> 23;
+    uvec share = (magnitude & uvec_set(0x7fffffu)) | uvec_set(0x800000u);
+    share = uvec_shift(share, window - exponent + uvec_set(7));
+    share = uvec_where(uvec_differ(exponent, uvec_set(0)), share, uvec_set(0));
+    const uvec up = uvec_where(uvec_below(random, share), uvec_set(1), uvec_set(0));
+    code = uvec_where(below, up, code);
+  }
+  return code | (bits >> 24 & uvec_set(0x80u));
+}
+
+/* Updates one block; false: nothing was stored, because the reference must do it. */
+INLINE bool update_code_block(hk_format format, const constants *c, hk_grad_type type,
+                              hk_state_at from, hk_state_at to, const char *grad, char *w,
+                              const uint32_t key[2], uvec number, bool stream,
+                              bool stream_weights) {
+  const uint8_t window[2] = {(uint8_t)from.windows[0], (uint8_t)from.windows[1]};
+  const int size = (int)hk_grad_size(type);
+  code_block b;
+  if (__builtin_expect(load_codes(from, &b), 0)) return false;
+  uvec most_m = uvec_set(0), most_v = uvec_set(0), least_m = uvec_set(0);
+  for (int k = 0; k < PAIRS; k++) {
+    b.x[k] = load_block_pair(format, hk_state_at_element(format, from, k * PAIR), window,
+                             b.codes_m[k], b.codes_v[k]);
+    update_pair(c, load_grads(type, grad + k * PAIR * size), &b.x[k]);
+    b.random[k] = random_words(key, number);
+    number += uvec_set(LANES);
+    for (int j = 0; j < 2; j++) {
+      const uvec r = j == 0 ? b.random[k] & uvec_set(0xffffu) : b.random[k] >> 16;
+      const uvec add = (r << 4) + uvec_set(8), m = (uvec)b.x[k].m.x[j] & ~SIGN_BIT;
+      most_m = uvec_most(most_m, round_code(m, add));
+      most_v = uvec_most(most_v, round_code((uvec)b.x[k].v.x[j], add));
+      least_m = uvec_most(least_m, ~m);
+    }
+  }
+  const uint32_t u_m = uvec_largest(most_m), u_v = uvec_largest(most_v);
+  if (__builtin_expect(u_m > HK_LARGEST || u_v > HK_LARGEST, 0)) return false;
+  const uint32_t of_m = hk_code_window(u_m, HK_CODES_M), of_v = hk_code_window(u_v, HK_CODES_V);
+  const bool low = ~uvec_largest(least_m) < of_m << 23;
+  for (int k = 0; k < PAIRS; k++) {
+    uvec m[2], v[2];
+    for (int j = 0; j < 2; j++) {
+      const uvec r = j == 0 ? b.random[k] & uvec_set(0xffffu) : b.random[k] >> 16;
+      const uvec add = (r << 4) + uvec_set(8);
+      m[j] = encode_m((uvec)b.x[k].m.x[j], add, r, uvec_set(of_m), low);
+      v[j] = encode_v((uvec)b.x[k].v.x[j], add, uvec_set(8 * of_v));
+    }
+    const hk_state_at at = hk_state_at_element(format, to, k * PAIR);
+    store_p_of_codes(format, at, &b.x[k].p, stream, w != NULL ? w + 2 * k * PAIR : NULL,
+                     stream_weights);
+    uvec_store_halves(at.m, m[0] | m[1] << 8, stream);
+    uvec_store_halves(at.v, v[0] | v[1] << 8, stream);
+  }
+  to.windows[0] = (char)(uint8_t)of_m, to.windows[1] = (char)(uint8_t)of_v;
+  return true;
+}
+
+#endif
+
+INLINE void prefetch_p(hk_format format, hk_state_at at, int ahead) {
+  const int size = (int)hk_format_size(format, 0);
+  prefetch(at.p, ahead * size / 4, BLOCK * size);
   if (hk_format_is_split(format)) prefetch(at.low, ahead / 2, BLOCK * 2);
+}
+
+INLINE void prefetch_state(hk_format format, hk_state_at at, int ahead) {
+  const int size_m = (int)hk_format_size(format, 1);
+  prefetch_p(format, at, ahead);
   prefetch(at.m, ahead * size_m / 4, BLOCK * size_m);
   prefetch(at.v, ahead * size_m / 4, BLOCK * size_m);
 }
@@ -243,6 +387,59 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
                    index + i);
 }
 
+#ifdef HK_CODE_LANES
+/* The same for blocks of codes. */
+INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
+                      hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
+                      const char *grad, uint16_t *w, int64_t index) {
+  const constants c = {vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
+                       vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps),   vec_set(s->size)};
+  const bool stream = tuning.stream_state && on_line(to.p) && on_line(to.m) && on_line(to.v) &&
+                      (!hk_format_is_split(format) || on_line(to.low));
+  const bool stream_weights = tuning.stream_weights && on_line(w);
+  const int size = (int)hk_grad_size(type);
+  uint32_t key[2];
+  hk_random_key_at(s->key, index, key);
+  int64_t i = 0;
+  for (; i < n; i += HK_CODE_BLOCK) {
+    const int64_t here = n - i < HK_CODE_BLOCK ? n - i : HK_CODE_BLOCK;
+    const hk_state_at a = hk_state_at_element(format, from, i),
+                      b = hk_state_at_element(format, to, i);
+    const char *const g = grad + i * size;
+    char *const weights = w != NULL ? (char *)(w + i) : NULL;
+    if (tuning.ahead > 0) {
+      for (int k = 0; k < HK_CODE_BLOCK; k += BLOCK) {
+        prefetch_p(format, hk_state_at_element(format, a, k), tuning.ahead);
+        prefetch(g + k * size, tuning.ahead * size / 4, BLOCK * size);
+      }
+      prefetch(a.m, tuning.ahead / 4, HK_CODE_BLOCK);
+      prefetch(a.v, tuning.ahead / 4, HK_CODE_BLOCK);
+    }
+    const uvec number = uvec_count() + uvec_set(hk_random_number(index + i));
+    if (here == HK_CODE_BLOCK &&
+        update_code_block(format, &c, type, a, b, g, weights, key, number, stream, stream_weights))
+      continue;
+    hk_update_scalar(format, s, type, here, a, b, g, (uint16_t *)(void *)weights, index + i);
+  }
+  if (stream || stream_weights) stream_fence(); /* as in adamw_loop */
+}
+#endif
+
+/* The reference does what has no vector code. */
+INLINE void any_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
+                     hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
+                     const char *grad, uint16_t *w, int64_t index) {
+  if (!hk_format_is_coded(format)) {
+    format_loop(format, tuning, s, type, n, from, to, grad, w, index);
+    return;
+  }
+#ifdef HK_CODE_LANES
+  code_loop(format, tuning, s, type, n, from, to, grad, w, index);
+#else
+  hk_update_scalar(format, s, type, n, from, to, grad, w, index);
+#endif
+}
+
 /* One loop for each gradient type and format. */
 #define TYPES_OF(format)                                                             \
   static TARGET __attribute__((noinline)) void loop_of_##format(                     \
@@ -251,18 +448,20 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
       int64_t index) {                                                               \
     switch (type) {                                                                  \
       case HK_GRAD_BF16:                                                             \
-        format_loop(format, tuning, s, HK_GRAD_BF16, n, *from, *to, grad, w, index); \
+        any_loop(format, tuning, s, HK_GRAD_BF16, n, *from, *to, grad, w, index);    \
         break;                                                                       \
       case HK_GRAD_FP16:                                                             \
-        format_loop(format, tuning, s, HK_GRAD_FP16, n, *from, *to, grad, w, index); \
+        any_loop(format, tuning, s, HK_GRAD_FP16, n, *from, *to, grad, w, index);    \
         break;                                                                       \
       default:                                                                       \
-        format_loop(format, tuning, s, HK_GRAD_FP32, n, *from, *to, grad, w, index); \
+        any_loop(format, tuning, s, HK_GRAD_FP32, n, *from, *to, grad, w, index);    \
     }                                                                                \
   }
 TYPES_OF(HK_FORMAT_SPLIT)
 TYPES_OF(HK_FORMAT_BF16)
 TYPES_OF(HK_FORMAT_BF16_SPLIT)
+TYPES_OF(HK_FORMAT_8BIT)
+TYPES_OF(HK_FORMAT_8BIT_SPLIT)
 
 static void format_run(hk_format format, const hk_adamw_step *s, hk_grad_type type, int64_t n,
                        const hk_state_at *from, const hk_state_at *to, const char *grad,
@@ -277,6 +476,12 @@ static void format_run(hk_format format, const hk_adamw_step *s, hk_grad_type ty
       break;
     case HK_FORMAT_BF16_SPLIT:
       loop_of_HK_FORMAT_BF16_SPLIT(tuning, s, type, n, from, to, grad, w, index);
+      break;
+    case HK_FORMAT_8BIT:
+      loop_of_HK_FORMAT_8BIT(tuning, s, type, n, from, to, grad, w, index);
+      break;
+    case HK_FORMAT_8BIT_SPLIT:
+      loop_of_HK_FORMAT_8BIT_SPLIT(tuning, s, type, n, from, to, grad, w, index);
       break;
     default:
       break;

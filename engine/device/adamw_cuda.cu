@@ -13,7 +13,7 @@ typedef struct {
   hk_adamw_step step;
   const char *from; /* first slab of the run */
   char *to;
-  hk_bytes bytes, low, m, v;
+  hk_bytes bytes, low, m, v, windows;
   const void *grad;
   uint16_t *w;
   int64_t n;
@@ -91,11 +91,39 @@ static __device__ __forceinline__ void store_halves(char *at, int64_t i, int low
   }
 }
 
+static __device__ __forceinline__ void load_bytes(const char *at, int64_t i, int low, int high,
+                                                  uint32_t x[QUAD]) {
+  const uint8_t *from = (const uint8_t *)at + i;
+  if (high - low == QUAD) {
+    const uint32_t word = __ldcs((const uint32_t *)from);
+#pragma unroll
+    for (int j = 0; j < QUAD; j++) x[j] = word >> 8 * j & 0xffu;
+  } else {
+#pragma unroll
+    for (int j = 0; j < QUAD; j++) x[j] = j >= low && j < high ? from[j] : 0;
+  }
+}
+
+static __device__ __forceinline__ void store_bytes(char *at, int64_t i, int low, int high,
+                                                   const uint32_t x[QUAD]) {
+  uint8_t *to = (uint8_t *)at + i;
+  if (high - low == QUAD) {
+    __stcs((uint32_t *)to, x[0] | x[1] << 8 | x[2] << 16 | x[3] << 24);
+  } else {
+#pragma unroll
+    for (int j = 0; j < QUAD; j++) {
+      if (j >= low && j < high) to[j] = (uint8_t)x[j];
+    }
+  }
+}
+
 /* -- Formats (engine/adamw/formats.h) */
 
 template <hk_format format>
 struct form {
-  static constexpr bool split = format == HK_FORMAT_SPLIT || format == HK_FORMAT_BF16_SPLIT;
+  static constexpr bool code = format == HK_FORMAT_8BIT || format == HK_FORMAT_8BIT_SPLIT;
+  static constexpr bool split =
+      format == HK_FORMAT_SPLIT || format == HK_FORMAT_BF16_SPLIT || format == HK_FORMAT_8BIT_SPLIT;
   static constexpr bool half = format == HK_FORMAT_BF16 || format == HK_FORMAT_BF16_SPLIT;
 };
 
@@ -138,6 +166,42 @@ typedef struct {
   uint32_t p[QUAD], m[QUAD], v[QUAD];
 } state_quad;
 
+static __device__ __forceinline__ uint32_t special_code(uint32_t code, uint32_t infinity) {
+  return code == infinity ? 0x7f800000u : 0x7fc00000u;
+}
+
+static __device__ __forceinline__ void decode(uint32_t windows, state_quad &x) {
+#pragma unroll
+  for (int j = 0; j < QUAD; j++) {
+    const uint32_t m = x.m[j] & 0x7fu, sign = (x.m[j] & 0x80u) << 24, v = x.v[j];
+    x.m[j] = sign | (m > HK_CODES_M ? special_code(m, HK_CODES_M + 1)
+                                    : hk_code_magnitude(m, windows & 0xffu));
+    x.v[j] = v > HK_CODES_V ? special_code(v, HK_CODES_V + 1) : hk_code_magnitude(v, windows >> 8);
+  }
+}
+
+/* The codes of m and v in place of their bits; returns the windows. A warp has one block: quad l is
+ * that of lane l, and lanes behind its end have only zeros. */
+static __device__ __forceinline__ uint32_t encode(const uint32_t random[QUAD], state_quad &x) {
+  uint32_t most_m = 0, most_v = 0;
+#pragma unroll
+  for (int j = 0; j < QUAD; j++) {
+    const uint32_t add = hk_code_random(random[j]), m = x.m[j] & 0x7fffffffu;
+    if (m < 0x7f800000u) most_m = max(most_m, hk_code_round(m, add));
+    if (x.v[j] < 0x7f800000u) most_v = max(most_v, hk_code_round(x.v[j], add));
+  }
+  most_m = __reduce_max_sync(0xffffffffu, most_m);
+  most_v = __reduce_max_sync(0xffffffffu, most_v);
+  const uint32_t of_m = hk_code_window(most_m, HK_CODES_M);
+  const uint32_t of_v = hk_code_window(most_v, HK_CODES_V);
+#pragma unroll
+  for (int j = 0; j < QUAD; j++) {
+    x.m[j] = hk_code_of_m(x.m[j], of_m, hk_code_random(random[j]), random[j]);
+    x.v[j] = hk_code_of_v(x.v[j], of_v, hk_code_random(random[j]));
+  }
+  return of_m | of_v << 8;
+}
+
 template <hk_format format>
 static __device__ __forceinline__ void load_state(const adamw_job &job, const char *slab, int64_t i,
                                                   int low, int high, state_quad &x) {
@@ -148,7 +212,10 @@ static __device__ __forceinline__ void load_state(const adamw_job &job, const ch
   } else {
     load_words(slab, i, low, high, x.p);
   }
-  if (form<format>::half) {
+  if (form<format>::code) {
+    load_bytes(slab + job.m, i, low, high, x.m), load_bytes(slab + job.v, i, low, high, x.v);
+    decode(((const uint16_t *)(slab + job.windows))[i / HK_CODE_BLOCK], x);
+  } else if (form<format>::half) {
     load_halves(slab + job.m, i, low, high, x.m), load_halves(slab + job.v, i, low, high, x.v);
   } else {
     load_words(slab + job.m, i, low, high, x.m), load_words(slab + job.v, i, low, high, x.v);
@@ -158,8 +225,8 @@ static __device__ __forceinline__ void load_state(const adamw_job &job, const ch
     if (form<format>::half) x.m[j] <<= 16, x.v[j] <<= 16;
     if (form<format>::split) {
       const uint32_t difference = (uint32_t)(int32_t)(int16_t)lower[j];
-      x.p[j] = (x.p[j] << 16) + difference + (x.v[j] >> 31 << 16);
-      x.v[j] &= 0x7fffffffu;
+      x.p[j] = (x.p[j] << 16) + difference;
+      if (!form<format>::code) x.p[j] += x.v[j] >> 31 << 16, x.v[j] &= 0x7fffffffu;
     }
   }
 }
@@ -170,10 +237,13 @@ static __device__ __forceinline__ void store_state(const adamw_job &job, char *s
                                                    int low, int high, int64_t index,
                                                    const state_quad &x) {
   uint32_t upper[QUAD], lower[QUAD], m[QUAD], v[QUAD], random[QUAD];
-  if (form<format>::half) random_bits(job.step.key, index, random);
+  uint32_t windows = 0;
+  if (form<format>::half || form<format>::code) random_bits(job.step.key, index, random);
+  state_quad codes = x;
+  if (form<format>::code) windows = encode(random, codes);
 #pragma unroll
   for (int j = 0; j < QUAD; j++) {
-    m[j] = x.m[j], v[j] = x.v[j];
+    m[j] = codes.m[j], v[j] = codes.v[j];
     if (form<format>::half) {
       m[j] = round_finite(m[j], 0x7fffu + (m[j] >> 16 & 1u));
       v[j] = round_finite(v[j], random[j]);
@@ -181,7 +251,8 @@ static __device__ __forceinline__ void store_state(const adamw_job &job, char *s
     if (form<format>::split) {
       upper[j] = to_bf16(__uint_as_float(x.p[j]));
       lower[j] = x.p[j] & 0xffffu;
-      if ((x.p[j] & 0x1ffffu) == 0x8000u) v[j] |= form<format>::half ? 0x8000u : 0x80000000u;
+      if (!form<format>::code && (x.p[j] & 0x1ffffu) == 0x8000u)
+        v[j] |= form<format>::half ? 0x8000u : 0x80000000u;
     }
   }
   if (form<format>::split) {
@@ -189,7 +260,11 @@ static __device__ __forceinline__ void store_state(const adamw_job &job, char *s
   } else {
     store_words(slab, i, low, high, x.p);
   }
-  if (form<format>::half) {
+  if (form<format>::code) {
+    store_bytes(slab + job.m, i, low, high, m), store_bytes(slab + job.v, i, low, high, v);
+    if (i % HK_CODE_BLOCK == 0)
+      ((uint16_t *)(slab + job.windows))[i / HK_CODE_BLOCK] = (uint16_t)windows;
+  } else if (form<format>::half) {
     store_halves(slab + job.m, i, low, high, m), store_halves(slab + job.v, i, low, high, v);
   } else {
     store_words(slab + job.m, i, low, high, m), store_words(slab + job.v, i, low, high, v);
@@ -215,7 +290,9 @@ static __device__ __forceinline__ void adamw_quad(const adamw_job &job, int64_t 
   for (int j = 0; j < QUAD; j++) {
     p[j] = __uint_as_float(x.p[j]), m[j] = __uint_as_float(x.m[j]), v[j] = __uint_as_float(x.v[j]);
     adamw_element(job.step, g[j], p[j], m[j], v[j]);
-    x.p[j] = __float_as_uint(p[j]), x.m[j] = __float_as_uint(m[j]), x.v[j] = __float_as_uint(v[j]);
+    x.p[j] = __float_as_uint(p[j]);
+    if (form<format>::code) x.p[j] = hk_code_of_p(x.p[j]);
+    x.m[j] = __float_as_uint(m[j]), x.v[j] = __float_as_uint(v[j]);
   }
   store_state<format>(job, job.to + slab * job.bytes, quad * QUAD, low, high, job.index + i, x);
   if (job.w != NULL) store_weights(job.w, i, low, high, job.wide, p);
@@ -225,7 +302,9 @@ template <hk_grad_type type, hk_format format>
 static __global__ void __launch_bounds__(THREADS, 5) adamw(const __grid_constant__ adamw_job job) {
   int64_t at = job.begin + (int64_t)blockIdx.x * THREADS + threadIdx.x;
   int64_t slab = at / job.quads, quad = at % job.quads;
-  for (; at < job.end; at += job.stride) {
+  /* All lanes of a warp encode the last block together, also those behind the end. */
+  const int lane = form<format>::code ? threadIdx.x % 32 : 0;
+  for (; at - lane < job.end; at += job.stride) {
     adamw_quad<type, format>(job, slab, quad);
     slab += job.stride_slabs;
     quad += job.stride_quads;
@@ -246,8 +325,8 @@ static __global__ void __launch_bounds__(THREADS, 5) adamw(const __grid_constant
 
 const void *hk_cuda_adamw_function(hk_grad_type type, hk_format format) {
   static const void *const functions[HK_FORMATS][HK_GRAD_TYPES] = {
-      OF_FORMAT(HK_FORMAT_FP32), OF_FORMAT(HK_FORMAT_SPLIT), OF_FORMAT(HK_FORMAT_BF16),
-      OF_FORMAT(HK_FORMAT_BF16_SPLIT)};
+      OF_FORMAT(HK_FORMAT_FP32),       OF_FORMAT(HK_FORMAT_SPLIT), OF_FORMAT(HK_FORMAT_BF16),
+      OF_FORMAT(HK_FORMAT_BF16_SPLIT), OF_FORMAT(HK_FORMAT_8BIT),  OF_FORMAT(HK_FORMAT_8BIT_SPLIT)};
   return functions[format][type];
 }
 
@@ -278,7 +357,7 @@ cudaError_t hk_cuda_adamw_launch(const hk_kernel *k, int64_t resident, cudaStrea
   job.from = (const char *)k->from + skip * k->shape.bytes;
   job.to = (char *)k->to + skip * k->shape.bytes;
   job.bytes = k->shape.bytes, job.low = k->shape.low;
-  job.m = k->shape.m, job.v = k->shape.v;
+  job.m = k->shape.m, job.v = k->shape.v, job.windows = k->shape.windows;
   job.grad = k->grad, job.w = k->w, job.n = k->n;
   job.numel = numel, job.first = first, job.index = k->index;
   job.quads = quads;
@@ -302,6 +381,13 @@ hk_status hk_cuda_adamw_check(const hk_kernel *k, hk_error *err) {
         "an AdamW kernel on slabs of %lld parameters from parameter %lld: expected at least "
         "1 and at least 0",
         (long long)s->numel, (long long)k->first);
+  }
+  const int64_t unit = hk_format_unit(s->format);
+  if (s->numel % unit != 0 || k->first % unit != 0 || k->index % unit != 0) {
+    return hk_fail(err, HK_INPUT,
+                   "an AdamW kernel on codes, in slabs of %lld parameters, from parameter %lld: "
+                   "both must be multiples of %lld",
+                   (long long)s->numel, (long long)k->first, (long long)unit);
   }
   if (s->bytes % 16 == 0 && s->low % 16 == 0 && s->m % 16 == 0 && s->v % 16 == 0 &&
       (uintptr_t)k->from % 16 == 0 && (uintptr_t)k->to % 16 == 0) {

@@ -31,21 +31,24 @@ typedef struct hk_stream hk_stream;
 typedef struct hk_event hk_event;
 
 /* Layout of AdamW state in memory: slabs of `numel` parameters each (engine/state/state.h). A slab
- * holds p of its parameters, with a split format the lower halves, then m, then v, at fixed byte
- * offsets; slabs follow each other at a distance of `bytes`. */
+ * holds p of its parameters, with a split format the lower halves, then m, then v, with codes the
+ * windows of their blocks, at fixed byte offsets; slabs follow each other at a distance of `bytes`.
+ */
 typedef struct {
-  int64_t numel;  /* parameters per slab */
+  int64_t numel;  /* parameters per slab; a multiple of hk_format_unit */
   hk_bytes bytes; /* from one slab to the next; a multiple of 128 */
   hk_bytes m, v;  /* offsets of m and v, multiples of 16; p is at 0 */
   hk_format format;
-  hk_bytes low; /* split formats: offset of the lower halves, a multiple of 16 */
+  hk_bytes low;     /* split formats: offset of the lower halves, a multiple of 16 */
+  hk_bytes windows; /* formats with codes: offset of the windows */
 } hk_slab_shape;
 
 /* Addresses of parameter `at` of a slab. */
 static inline hk_state_at hk_slab_at(const hk_slab_shape *shape, const void *slab, int64_t at) {
   char *p = (char *)(uintptr_t)slab;
   const hk_state_at first = {p, hk_format_is_split(shape->format) ? p + shape->low : NULL,
-                             p + shape->m, p + shape->v};
+                             p + shape->m, p + shape->v,
+                             hk_format_is_coded(shape->format) ? p + shape->windows : NULL};
   return hk_state_at_element(shape->format, first, at);
 }
 
@@ -99,7 +102,8 @@ typedef struct {
   const void *grad; /* first of n gradients; device memory */
   /* ADAMW: updates parameters first .. first + n - 1 of the slabs at `from` and writes them to the
    * same places of the slabs at `to` (may be equal to `from`), new bf16 weights to w (device
-   * memory; NULL: none). `index`: of the first of them in its tensor (formats with random bits). */
+   * memory; NULL: none). `index`: of the first of them in its tensor (formats with random bits).
+   * With codes `first` begins a block, and n ends one, or the tensor. */
   hk_adamw_step step;
   hk_slab_shape shape;
   int64_t first, index;

@@ -9,8 +9,9 @@
 
 #include <stdint.h>
 
-/* Chunks begin at multiples of so many elements, which are cache lines for bf16 and fp32. */
-#define HK_CHUNK_ALIGN 64
+/* Chunks begin at multiples of so many elements, which are cache lines for bf16, fp32 and codes,
+ * and a block of codes (HK_CODE_BLOCK). */
+#define HK_CHUNK_ALIGN 128
 /* Smallest chunk, except the last one. Taking a chunk moves a cache line from one core to another.
  */
 #define HK_CHUNK_LEAST 4096

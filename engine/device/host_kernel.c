@@ -23,8 +23,9 @@ static hk_status check_slabs(hk_host_device *device, const hk_kernel *k, const c
                              const void *base, hk_error *err) {
   const hk_slab_shape *shape = &k->shape;
   const int64_t last = k->first + k->n - 1;
-  const hk_bytes furthest = shape->m > shape->v ? shape->m : shape->v;
+  hk_bytes furthest = shape->m > shape->v ? shape->m : shape->v;
   const hk_bytes size_p = hk_format_size(shape->format, 0), size = hk_format_size(shape->format, 2);
+  if (hk_format_is_coded(shape->format)) furthest = shape->bytes - shape->numel * size;
   const hk_bytes begin = k->first / shape->numel * shape->bytes + k->first % shape->numel * size_p;
   const hk_bytes end =
       last / shape->numel * shape->bytes + furthest + (last % shape->numel + 1) * size;
@@ -39,12 +40,21 @@ static bool shape_is_possible(const hk_slab_shape *shape) {
   const hk_bytes p = hk_format_size(shape->format, 0) * shape->numel;
   const hk_bytes moments = p + (split ? 2 * shape->numel : 0);
   return (!split || shape->low >= p) && shape->m >= moments && shape->v >= moments &&
-         shape->bytes >= hk_format_per_param(shape->format) * shape->numel;
+         shape->bytes >= hk_format_per_param(shape->format) * shape->numel &&
+         (!hk_format_is_coded(shape->format) ||
+          (shape->windows >= shape->v + shape->numel &&
+           shape->bytes >= shape->windows + 2 * shape->numel / HK_CODE_BLOCK));
+}
+
+/* Whether kernels of blocks of codes, which do not look for their begin, begin at one. */
+static bool begins_block(const hk_kernel *k) {
+  const int64_t unit = hk_format_unit(k->shape.format);
+  return k->shape.numel % unit == 0 && k->first % unit == 0 && k->index % unit == 0;
 }
 
 static hk_status check_adamw(hk_host_device *device, const hk_kernel *k, hk_error *err) {
   const hk_slab_shape *shape = &k->shape;
-  if (!shape_is_possible(shape) || k->first < 0) {
+  if (!shape_is_possible(shape) || k->first < 0 || !begins_block(k)) {
     return hk_fail(
         err, HK_INPUT,
         "AdamW on slabs of %lld parameters from parameter %lld: the shape of the slabs or "

@@ -42,7 +42,7 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_str
   const hk_state *state = &e->state;
   const hk_slab_shape *shape = &state->shape;
   void *const *slabs = in ? state->home : state->next;
-  hk_slab_array arrays[4];
+  hk_slab_array arrays[HK_SLAB_ARRAYS];
   const int n_arrays = hk_slab_arrays(shape, arrays);
   char *staging = staging_of(e, id);
   for (int64_t offset = op->offset, end = op->offset + n; offset < end;) {
@@ -51,7 +51,7 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_str
     const int64_t row = whole ? slabs_in_a_row(state, slabs, &run, end) : 1;
     for (int t = 0; t < (whole ? 1 : n_arrays); t++) {
       const hk_bytes at = arrays[t].at;
-      const hk_bytes bytes = whole ? row * shape->bytes : arrays[t].size * run.n;
+      const hk_bytes bytes = whole ? row * shape->bytes : hk_slab_array_bytes(&arrays[t], run.n);
       char *slab = (char *)slabs[run.slab] + at;
       HK_TRY(hk_engine_copy_paced(e, stream, in ? staging + at : slab, in ? slab : staging + at,
                                   bytes, in, err));
@@ -102,12 +102,12 @@ static bool ends_subgroup(const hk_engine *e, const hk_op *op, int64_t n) {
 static hk_status keep_mapped(hk_engine *e, const void *from, void *to, int64_t first, int64_t n,
                              hk_stream *stream, hk_error *err) {
   const hk_slab_shape *shape = &e->state.shape;
-  hk_slab_array arrays[4];
+  hk_slab_array arrays[HK_SLAB_ARRAYS];
   const int n_arrays = hk_slab_arrays(shape, arrays);
   for (int a = 0; a < n_arrays; a++) {
-    const hk_bytes at = arrays[a].at + arrays[a].size * first;
+    const hk_bytes at = hk_slab_array_at(&arrays[a], first);
     HK_TRY(e->backend->ops->copy(stream, (char *)to + at, (const char *)from + at,
-                                 arrays[a].size * n, err));
+                                 hk_slab_array_bytes(&arrays[a], n), err));
   }
   return HK_OK;
 }
@@ -135,11 +135,12 @@ static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *
   for (int64_t done = 0; done < n;) {
     const hk_param_run r = hk_param_run_at(e, flat + done, flat + n);
     const int32_t param = r.segment->param;
-    int64_t length = r.n;
-    while (done + length < n) {
+    int64_t length = r.n, places = r.places;
+    while (done + length < n && length == places) {
       const hk_param_run next = hk_param_run_at(e, flat + done + length, flat + n);
       if (!runs_join(e, &r, &next, flat + done + length)) break;
       length += next.n;
+      places += next.places;
     }
     const bool rounded = r.param->weight_type == HK_GRAD_BF16;
     const char *grad = hk_param_run_grad(e, &r, flat + done);
@@ -164,7 +165,7 @@ static hk_status launch_adamw(hk_engine *e, hk_state_subgroup *sub, const void *
     } else if (from != to) {
       HK_TRY(keep_mapped(e, from, to, first + done, length, stream, err));
     }
-    done += length;
+    done += places;
   }
   return HK_OK;
 }
@@ -199,7 +200,7 @@ static hk_status update_mapped(hk_engine *e, int32_t id, hk_stream *stream, hk_e
 
 hk_status hk_engine_act(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
-  const int64_t n = op->work / hk_format_per_param(e->state.shape.format); /* of STATE_D2H */
+  const int64_t n = hk_engine_op_numel(e, op);
   switch (op->kind) {
     case HK_OP_WEIGHT_H2D:
       return hk_engine_send_weights(e, id, stream, err);

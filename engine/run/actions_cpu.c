@@ -21,12 +21,12 @@ typedef struct {
 
 /* Copies the state of a tensor without a gradient from `home` to `other`, unchanged. */
 static void keep_run(const hk_engine *e, const hk_slab_run *run, int64_t done, int64_t n) {
-  hk_slab_array arrays[4];
+  hk_slab_array arrays[HK_SLAB_ARRAYS];
   const int n_arrays = hk_slab_arrays(&e->state.shape, arrays);
   for (int a = 0; a < n_arrays; a++) {
-    const hk_bytes at = arrays[a].at + arrays[a].size * (run->at + done);
+    const hk_bytes at = hk_slab_array_at(&arrays[a], run->at + done);
     memcpy((char *)e->state.other[run->slab] + at, (const char *)e->state.home[run->slab] + at,
-           (size_t)(n * arrays[a].size));
+           (size_t)hk_slab_array_bytes(&arrays[a], n));
   }
 }
 
@@ -56,7 +56,7 @@ static void adamw_run(const team_work *w, const hk_slab_run *run) {
     } else if (w->sub->ahead && !e->state.in_place) {
       keep_run(e, run, done, r.n);
     }
-    done += r.n;
+    done += r.places;
   }
 }
 

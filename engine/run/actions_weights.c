@@ -122,7 +122,7 @@ static hk_status scatter_from(hk_engine *e, const hk_op *op, const uint16_t *wei
     const hk_param_run r = hk_param_run_at(e, at, end);
     const int32_t param = r.segment->param;
     const int64_t from = at;
-    at += r.n;
+    at += r.places;
     if (!e->active[param] || r.param->weight == NULL) continue;
     if (r.param->weight_type != HK_GRAD_BF16 || weights == NULL) {
       HK_TRY(scatter_masters(e, &masters, param, (size_t)op->subgroup, from, r.n, slabs, true,
@@ -159,7 +159,7 @@ hk_status hk_engine_round_masters(hk_engine *e, size_t s, int64_t index, int64_t
   for (int64_t at = begin; at < end;) {
     const hk_param_run r = hk_param_run_at(e, at, end);
     const int32_t param = r.segment->param;
-    const int64_t stop = at + r.n;
+    const int64_t stop = at + r.n, next = at + r.places;
     const bool any =
         e->active[param] && r.param->weight != NULL && r.param->weight_type != HK_GRAD_BF16;
     while (any && at < stop) {
@@ -178,7 +178,7 @@ hk_status hk_engine_round_masters(hk_engine *e, size_t s, int64_t index, int64_t
       HK_TRY(scatter_add(e, &batch, &segment, mapped, stream, err));
       at += part;
     }
-    at = stop;
+    at = next;
   }
   return scatter_now(e, &batch, mapped, stream, err);
 }

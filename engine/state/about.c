@@ -19,7 +19,7 @@ hk_status hk_engine_refuse_failed(const hk_engine *e, hk_error *err) {
 }
 
 int64_t hk_engine_numel(const hk_engine *e) {
-  return e->state.numel;
+  return e->flat_end[e->n_params - 1];
 }
 hk_status hk_engine_guard(hk_engine *e, int *previous, hk_error *err) {
   return e->backend->ops->guard(e->backend, previous, err);
@@ -31,7 +31,7 @@ size_t hk_engine_params(const hk_engine *e) {
   return e->n_params;
 }
 const hk_param *hk_engine_param(const hk_engine *e, size_t param, int64_t *begin) {
-  *begin = e->param_end[param] - e->params[param].numel;
+  *begin = e->flat_end[param] - e->params[param].numel;
   return &e->params[param];
 }
 const hk_plan *hk_engine_plan(const hk_engine *e) {

@@ -25,8 +25,11 @@ char *hk_engine_weight_at(const hk_engine *e, int32_t param, int64_t at) {
 }
 
 hk_param_run hk_param_run_at(const hk_engine *e, int64_t at, int64_t end) {
-  const hk_param_segment *s = &e->state.segments[hk_state_segment(&e->state, at)];
-  return (hk_param_run){s, &e->params[s->param], hk_min(end, s->offset + s->n) - at};
+  const int32_t number = hk_state_segment(&e->state, at);
+  const hk_param_segment *s = &e->state.segments[number];
+  const int64_t next = number + 1 < e->state.n_segments ? s[1].offset : e->state.numel;
+  return (hk_param_run){s, &e->params[s->param], hk_min(end, s->offset + s->n) - at,
+                        hk_min(end, next) - at};
 }
 
 const char *hk_param_run_grad(const hk_engine *e, const hk_param_run *run, int64_t at) {

@@ -35,6 +35,10 @@ static hk_slab_shape shape_for(hk_format format, int64_t numel) {
   shape.m = end + skew;
   shape.v = shape.m + moment + skew;
   shape.bytes = shape.v + moment;
+  if (hk_format_is_coded(format)) {
+    shape.windows = shape.bytes;
+    shape.bytes += round_up(2 * numel / HK_CODE_BLOCK, 128);
+  }
   return shape;
 }
 
@@ -48,17 +52,23 @@ hk_format hk_state_format(const hk_plan *plan) {
       return HK_FORMAT_BF16;
     case HK_OPTIMIZER_BF16_SPLIT:
       return HK_FORMAT_BF16_SPLIT;
+    case HK_OPTIMIZER_8BIT:
+      return HK_FORMAT_8BIT;
+    case HK_OPTIMIZER_8BIT_SPLIT:
+      return HK_FORMAT_8BIT_SPLIT;
     default:
       return HK_FORMATS;
   }
 }
 
-int hk_slab_arrays(const hk_slab_shape *shape, hk_slab_array arrays[4]) {
+int hk_slab_arrays(const hk_slab_shape *shape, hk_slab_array arrays[HK_SLAB_ARRAYS]) {
   int n = 0;
-  arrays[n++] = (hk_slab_array){0, hk_format_size(shape->format, 0)};
-  if (hk_format_is_split(shape->format)) arrays[n++] = (hk_slab_array){shape->low, 2};
-  arrays[n++] = (hk_slab_array){shape->m, hk_format_size(shape->format, 1)};
-  arrays[n++] = (hk_slab_array){shape->v, hk_format_size(shape->format, 2)};
+  arrays[n++] = (hk_slab_array){0, hk_format_size(shape->format, 0), 1};
+  if (hk_format_is_split(shape->format)) arrays[n++] = (hk_slab_array){shape->low, 2, 1};
+  arrays[n++] = (hk_slab_array){shape->m, hk_format_size(shape->format, 1), 1};
+  arrays[n++] = (hk_slab_array){shape->v, hk_format_size(shape->format, 2), 1};
+  if (hk_format_is_coded(shape->format))
+    arrays[n++] = (hk_slab_array){shape->windows, 2, HK_CODE_BLOCK};
   return n;
 }
 
@@ -70,12 +80,13 @@ static int64_t slabs_for(const hk_state *state, int64_t numel) {
 /* Chooses the sizes of pieces and slabs. */
 static void choose_shape(const hk_plan *plan, hk_state *state) {
   int64_t piece = 1;
-  for (size_t s = 0; s < plan->n_subgroups; s++) piece = hk_max(piece, plan->subgroups[s].numel);
-  if (plan->piece_numel < piece) piece = plan->piece_numel;
+  for (size_t s = 0; s < state->n_subgroups; s++) piece = hk_max(piece, state->subgroups[s].numel);
+  piece = hk_min(piece, round_up(plan->piece_numel, state->unit));
   const int64_t slabs = (piece + MOST_SLAB - 1) / MOST_SLAB;
   state->piece = piece;
   state->apart = round_up(piece, ALIGN_NUMEL);
-  state->shape = shape_for(hk_state_format(plan), round_up((piece + slabs - 1) / slabs, 64));
+  state->shape = shape_for(hk_state_format(plan),
+                           round_up((piece + slabs - 1) / slabs, hk_max(state->unit, 64)));
   state->slabs_a_piece = slabs_for(state, piece);
 }
 
@@ -137,7 +148,7 @@ static int32_t each_segment(const hk_state *state, const hk_param *params, size_
       }
       at = stop;
     }
-    begin = end;
+    begin = hk_state_after(state, end);
   }
   return count;
 }
@@ -185,9 +196,6 @@ hk_status hk_state_fail_sizes(int64_t in_tensors, int64_t in_plan, hk_error *err
 
 static hk_status lay_out_gradients(const hk_param *params, size_t n_params, hk_state *state,
                                    hk_error *err) {
-  int64_t numel = 0;
-  for (size_t p = 0; p < n_params; p++) numel += params[p].numel;
-  if (numel != state->numel) return hk_state_fail_sizes(numel, state->numel, err);
   state->n_images = each_image(state, NULL);
   state->images = calloc((size_t)state->n_images, sizeof *state->images);
   if (state->images == NULL)
@@ -210,25 +218,62 @@ static bool runs_ahead(const hk_plan *plan, size_t s) {
   return plan->overlap == HK_OVERLAP_BOTH && plan->subgroups[s].ahead;
 }
 
-static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *err) {
+/* Places of the plan's subgroups: each cut is moved down to the next multiple of `unit` in its
+ * tensor. */
+static hk_status cut_subgroups(const hk_plan *plan, const hk_param *params, size_t n_params,
+                               hk_state *state, hk_error *err) {
+  int64_t in_plan = 0, in_tensors = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) in_plan += plan->subgroups[s].numel;
+  for (size_t p = 0; p < n_params; p++) in_tensors += params[p].numel;
+  if (in_plan != in_tensors) return hk_state_fail_sizes(in_tensors, in_plan, err);
+  int64_t begin = 0, at = 0, flat = 0; /* of tensor p: its place, its first parameter */
+  size_t p = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    at += plan->subgroups[s].numel;
+    for (; p < n_params && flat + params[p].numel <= at; flat += params[p++].numel)
+      begin = hk_state_after(state, begin + params[p].numel);
+    const int64_t end = begin + (at - flat) / state->unit * state->unit;
+    hk_state_subgroup *sub = &state->subgroups[s];
+    sub->offset = state->numel;
+    sub->numel = end - state->numel;
+    state->numel = end;
+    if (sub->numel >= 1) continue;
+    return hk_fail(err, HK_INPUT,
+                   "subgroups[%zu] has %lld parameters: in state '%s' a subgroup has at least %lld",
+                   s, (long long)plan->subgroups[s].numel, hk_optimizer_names[plan->optimizer],
+                   (long long)state->unit);
+  }
+  return HK_OK;
+}
+
+hk_status hk_state_places(const hk_plan *plan, const hk_state *state, hk_plan *places,
+                          hk_error *err) {
+  HK_TRY(hk_plan_copy(plan, places, err));
+  for (size_t s = 0; s < places->n_subgroups; s++)
+    places->subgroups[s].numel = state->subgroups[s].numel;
+  places->piece_numel = round_up(plan->piece_numel, state->unit);
+  return HK_OK;
+}
+
+static hk_status lay_out_slabs(const hk_plan *plan, const hk_param *params, size_t n_params,
+                               hk_state *state, hk_error *err) {
   memset(state, 0, sizeof *state);
-  choose_shape(plan, state);
+  state->unit = hk_format_unit(hk_state_format(plan));
   state->n_subgroups = plan->n_subgroups;
   state->subgroups = calloc(plan->n_subgroups, sizeof *state->subgroups);
   if (state->subgroups == NULL) {
     return hk_fail_memory(err, plan->n_subgroups * sizeof *state->subgroups, "the state's layout");
   }
+  HK_TRY(cut_subgroups(plan, params, n_params, state, err));
+  choose_shape(plan, state);
   int64_t slabs = 0, spare_staged = 0, spare_mapped = 0;
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     hk_state_subgroup *sub = &state->subgroups[s];
-    sub->numel = plan->subgroups[s].numel;
     sub->route = plan->subgroups[s].route;
-    sub->offset = state->numel;
     sub->first = slabs;
     sub->piece = sub->route == HK_ROUTE_RESIDENT ? sub->numel : state->piece;
     sub->slabs = slabs_of(state, sub);
     slabs += sub->slabs;
-    state->numel += sub->numel;
     sub->ahead = runs_ahead(plan, s);
     sub->early = sub->ahead && plan->subgroups[s].early;
     sub->held_staged = sub->ahead && plan->subgroups[s].held_staged;
@@ -268,7 +313,7 @@ static hk_status lay_out_slabs(const hk_plan *plan, hk_state *state, hk_error *e
 
 hk_status hk_state_layout(const hk_plan *plan, const hk_param *params, size_t n_params,
                           hk_state *state, hk_error *err) {
-  hk_status status = lay_out_slabs(plan, state, err);
+  hk_status status = lay_out_slabs(plan, params, n_params, state, err);
   if (status == HK_OK) status = lay_out_gradients(params, n_params, state, err);
   if (status != HK_OK) hk_state_free(state);
   return status;

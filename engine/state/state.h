@@ -25,7 +25,7 @@ typedef struct {
 /* Consecutive gradients in memory: those of one piece of a subgroup on route cpu, in the host's
  * array of gradients, or those of a whole subgroup on another route, in the device's array. */
 typedef struct {
-  int64_t offset, n; /* first parameter in flat order, number of parameters */
+  int64_t offset, n; /* first place, number of places */
   int32_t subgroup, piece;
   hk_bytes at, bytes; /* offset in its array, size */
   bool on_device;
@@ -36,13 +36,13 @@ typedef struct {
 
 /* The part of one tensor in one image. */
 typedef struct {
-  int64_t offset, n; /* first parameter in flat order, number of parameters */
+  int64_t offset, n; /* first place, number of parameters */
   int32_t param, image;
   hk_bytes at; /* offset of its first gradient in the array of its image */
 } hk_param_segment;
 
 typedef struct {
-  int64_t offset, numel; /* in the rank's flat order */
+  int64_t offset, numel; /* places */
   hk_route route;
   bool early;           /* its new weights go to device memory before the norm is known */
   int64_t early_at;     /* its first element in the array of early weights; see hk_state_early_at */
@@ -65,6 +65,9 @@ typedef struct {
 
 typedef struct {
   hk_slab_shape shape;
+  int64_t unit;  /* hk_format_unit: tensors begin, and subgroups, pieces and slabs are cut, at
+                    multiples of it. Places are counted in flat order with gaps behind tensors whose
+                    size is none. Offsets here and in the graph are places. */
   int64_t piece; /* parameters per piece, the unit of copies and updates; the last piece of a
                     subgroup may have fewer */
   int64_t apart; /* elements from one piece to the next in the host's arrays of gradients and
@@ -73,7 +76,7 @@ typedef struct {
   int64_t slabs_a_piece;
   hk_state_subgroup *subgroups;
   size_t n_subgroups;
-  int64_t numel;                    /* number of parameters */
+  int64_t numel;                    /* number of places */
   int64_t early_numel;              /* length of the array of early weights (bf16) */
   int64_t host_numel, device_numel; /* elements of gradients: route cpu, other routes */
   int64_t host_slabs, device_slabs; /* number, spares included; resident: on the device */
@@ -108,6 +111,13 @@ void *const *hk_state_written(const hk_state *state, const hk_state_subgroup *su
  * state). */
 hk_status hk_state_layout(const hk_plan *plan, const hk_param *params, size_t n_params,
                           hk_state *state, hk_error *err);
+/* The first place behind a tensor that ends at place `end`. */
+static inline int64_t hk_state_after(const hk_state *state, int64_t end) {
+  return (end + state->unit - 1) / state->unit * state->unit;
+}
+/* A copy of the plan whose subgroups and pieces are cut where the state's are. */
+hk_status hk_state_places(const hk_plan *plan, const hk_state *state, hk_plan *places,
+                          hk_error *err);
 /* The error for tensors whose elements do not add up to the plan's; returns HK_INPUT. */
 hk_status hk_state_fail_sizes(int64_t in_tensors, int64_t in_plan, hk_error *err);
 /* Sets the address of every slab; `host` has room for host_slabs, `device` for device_slabs, of
@@ -153,9 +163,19 @@ hk_format hk_state_format(const hk_plan *plan);
 /* One array of a slab. */
 typedef struct {
   hk_bytes at, size; /* offset of the first element, bytes of an element */
+  int64_t each;      /* parameters of an element */
 } hk_slab_array;
+#define HK_SLAB_ARRAYS 5
 
-/* The arrays of a slab: p, with a split format the lower halves, m, v. Returns their number. */
-int hk_slab_arrays(const hk_slab_shape *shape, hk_slab_array arrays[4]);
+/* The arrays of a slab: p, with a split format the lower halves, m, v, with codes the windows.
+ * Returns their number. */
+int hk_slab_arrays(const hk_slab_shape *shape, hk_slab_array arrays[HK_SLAB_ARRAYS]);
+/* Offset of parameter `at`, which begins an element; bytes of the elements of n parameters. */
+static inline hk_bytes hk_slab_array_at(const hk_slab_array *array, int64_t at) {
+  return array->at + at / array->each * array->size;
+}
+static inline hk_bytes hk_slab_array_bytes(const hk_slab_array *array, int64_t n) {
+  return (n + array->each - 1) / array->each * array->size;
+}
 
 #endif

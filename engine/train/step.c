@@ -107,7 +107,7 @@ void hk_engine_prepare_steps(const hk_engine *e, const bool *active, double scal
       steps[p] = hk_adamw_prepare(&e->groups[group], step + 1, scale);
     }
     last = &steps[p];
-    if (hk_format_is_short(e->state.shape.format)) {
+    if (hk_format_is_random(e->state.shape.format)) {
       const uint64_t tensor = e->params[p].key != 0 ? e->params[p].key : p;
       hk_random_key(e->options.seed, tensor, step + 1, steps[p].key);
     }

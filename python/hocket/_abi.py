@@ -36,7 +36,7 @@ OVERLAPS: Dict[str, int] = {
     "both": OVERLAP_BOTH,
 }
 CLIPS: Dict[str, int] = {"norm": 0, "block": 1}
-STATES = ("fp32", "split", "bf16", "bf16+split")
+STATES = ("fp32", "split", "bf16", "bf16+split", "8bit", "8bit+split")
 
 
 class Group(ctypes.Structure):

@@ -84,8 +84,10 @@ class AdamW(Optimizer):
             weights. "split": masters as bf16 weights and 16 lower bits, which takes those 2 bytes
             less, with the same bits; all parameters must be bfloat16, and a loaded variance must
             not be negative. "bf16": momentum and variance in bf16, 8 bytes, the variance rounded
-            at random, so that its expectation is exact. "bf16+split": both. None: what the plan
-            says, without a plan "fp32". ``state_dict`` has fp32 tensors in any case.
+            at random, so that its expectation is exact. "bf16+split": both. "8bit": momentum and
+            variance in 8 bits, 6.02 bytes, both rounded at random. "8bit+split": with split
+            masters. None: what the plan says, without a plan "fp32". ``state_dict`` has fp32
+            tensors in any case.
         adapt: choose the number of the update's threads while training: when iterations take longer
             or shorter than before, or than ``plan="auto"`` predicted, other numbers are tried in
             turns, from 1 to ``cpu_threads`` (if that is None, to the CPUs that this process may use

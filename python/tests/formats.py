@@ -10,7 +10,7 @@ from typing import Dict, Optional, Tuple
 import numpy as np
 
 NAN = np.uint32(0x7FC00000)
-FORMATS = ("fp32", "split", "bf16", "bf16+split")
+FORMATS = ("fp32", "split", "bf16", "bf16+split", "8bit", "8bit+split")
 MASK = (1 << 64) - 1
 
 
@@ -66,25 +66,76 @@ def random_bits(key: Tuple[int, int], index: np.ndarray) -> np.ndarray:
     return np.where(index % 2 != 0, x >> 16, x & 0xFFFF)
 
 
+# -- Codes ---------------------------------------------------------------------------------------
+
+BLOCK, CODES_M, CODES_V = 128, 125, 253
+
+
+def blocks(x: np.ndarray) -> np.ndarray:
+    return np.pad(x, (0, -len(x) % BLOCK)).reshape(-1, BLOCK)
+
+
+def encode_codes(
+    x: np.ndarray, random: Optional[np.ndarray], codes: int
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Codes of 8 bits (of v: without a sign) and the window of each block."""
+    b = blocks(bits(canonical(x)))
+    magnitude = (b & np.uint32(0x7FFFFFFF)).astype(np.int64)
+    finite = magnitude < 0x7F800000
+    limit = np.int64(0x7FFF) if random is None else blocks(random.astype(np.int64))
+    add = (1 << 19) - 1 + (magnitude >> 20 & 1) if random is None else 16 * limit + 8
+    u = np.minimum((magnitude + add) >> 20, 0x7F7)
+    most = np.where(finite, u, 0).max(axis=1)
+    window = np.maximum(-((codes - 1 - most) // 8), 1)[:, None]
+    code = u - 8 * window + 1
+    if codes == CODES_V:
+        code = np.where(magnitude == 0, 0, np.maximum(code, 1))
+    else:
+        # Below the window: the share of the lowest value, in units of 2^-16. Subnormal m are 0.
+        shift = np.clip(window - (magnitude >> 23) + 7, 0, 62)
+        share = ((magnitude & 0x7FFFFF) | 0x800000) >> shift
+        share = np.where(magnitude >> 23 == 0, 0, share)
+        code = np.where(magnitude < window << 23, share > limit, code)
+    code = np.where(finite, code, np.where(magnitude == 0x7F800000, codes + 1, codes + 2))
+    if codes == CODES_M:
+        code = code | b.astype(np.int64) >> 24 & 0x80
+    return code.reshape(-1)[: len(x)].astype(np.uint8), window[:, 0].astype(np.uint8)
+
+
+def decode_codes(code: np.ndarray, window: np.ndarray, codes: int) -> np.ndarray:
+    c = code.astype(np.int64)
+    sign = np.zeros_like(c) if codes == CODES_V else (c & 0x80) << 24
+    c = c if codes == CODES_V else c & 0x7F
+    first = np.repeat(8 * window.astype(np.int64) - 1, BLOCK)[: len(c)]
+    b = np.where(c == 0, 0, (c + first) << 20)
+    b = np.where(c == codes + 1, 0x7F800000, np.where(c == codes + 2, int(NAN), b))
+    return (b | sign).astype(np.uint32).view(np.float32)
+
+
 # -- State ---------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
 class State:
-    """p: fp32 masters, or with split bf16 weights beside `low`; m, v: fp32, or bf16 as uint16."""
+    """p: fp32 masters, or with split bf16 weights beside `low`; m, v: fp32, bf16 as uint16, or codes
+    as uint8 with two `windows` a block."""
 
     p: np.ndarray
     low: Optional[np.ndarray]
     m: np.ndarray
     v: np.ndarray
+    windows: Optional[np.ndarray] = None
 
 
 def encode(
     form: str, p: np.ndarray, m: np.ndarray, v: np.ndarray, random: Optional[np.ndarray] = None
 ) -> State:
-    """State of these values. `random`: 16 bits for each v; None: v to nearest even."""
+    """State of these values, which begin a tensor's block. `random`: 16 bits for each v, and with
+    8bit for each m; None: to nearest even."""
     p, m, v = canonical(p), canonical(m), canonical(v)
     low, sign = None, np.zeros(p.shape, np.uint32)
+    if "8bit" in form:  # no ties that are rounded down
+        p = (bits(p) - ((bits(p) & 0x1FFFF) == 0x8000)).astype(np.uint32).view(np.float32)
     first: np.ndarray = p
     if "split" in form:
         first = nearest(p)
@@ -92,6 +143,10 @@ def encode(
         assert difference.min(initial=0) >= -(1 << 15) and difference.max(initial=0) <= 1 << 15
         low = (difference & 0xFFFF).astype(np.uint16)
         sign = (difference == 1 << 15).astype(np.uint32)
+    if "8bit" in form:
+        m_code, m_window = encode_codes(m, random, CODES_M)
+        v_code, v_window = encode_codes(v, random, CODES_V)
+        return State(first, low, m_code, v_code, np.stack([m_window, v_window], axis=1))
     if "bf16" not in form:
         return State(first, low, m, (bits(v) | sign << 31).view(np.float32))
     h = nearest(v) if random is None else ((bits(v) + random) >> 16).astype(np.uint16)
@@ -101,6 +156,10 @@ def encode(
 
 def decode(form: str, s: State) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
     m, v, p = s.m, s.v, s.p
+    if "8bit" in form:
+        assert s.windows is not None
+        m = decode_codes(m, s.windows[:, 0], CODES_M)
+        v = decode_codes(v, s.windows[:, 1], CODES_V)
     if "bf16" in form:
         m, v = wide(m), wide(v)
     if "split" in form:
@@ -147,5 +206,6 @@ def update(
         v = fused(step["rest2"] * g, g, v * step["beta2"])
         d = np.sqrt(v) / step["root2"] + step["eps"]
         p = p - step["size"] * m / d
-        random = random_bits(key, index) if "bf16" in form and not v_to_nearest else None
+        rounds = "bf16" in form or "8bit" in form
+        random = random_bits(key, index) if rounds and not v_to_nearest else None
         return encode(form, p, m, v, random), nearest(p)

@@ -10,10 +10,10 @@ import reference
 
 
 class At(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("p", "low", "m", "v")]
+    _fields_ = [(name, ctypes.c_void_p) for name in ("p", "low", "m", "v", "windows")]
 
 
-N, STEPS, FIRST = 20011, 6, (1 << 32) - 7000
+N, STEPS, FIRST = 20011, 6, (1 << 32) - 6912  # a multiple of 128: FIRST begins a block
 
 
 def values(generator: np.random.Generator) -> np.ndarray:
@@ -34,7 +34,8 @@ def values(generator: np.random.Generator) -> np.ndarray:
 
 def at(s: formats.State) -> At:
     low = s.low.ctypes.data if s.low is not None else None
-    return At(s.p.ctypes.data, low, s.m.ctypes.data, s.v.ctypes.data)
+    windows = s.windows.ctypes.data if s.windows is not None else None
+    return At(s.p.ctypes.data, low, s.m.ctypes.data, s.v.ctypes.data, windows)
 
 
 @pytest.mark.parametrize("form", formats.FORMATS)
@@ -72,10 +73,10 @@ def test_numpy_is_the_reference(form):
         )
         mine, my_w = formats.update(form, mine, constants, key, grad, index)
         assert np.array_equal(w, my_w)
-        for name in ("p", "low", "m", "v"):
+        for name in ("p", "low", "m", "v", "windows"):
             a, b = getattr(state, name), getattr(mine, name)
             if a is not None:
-                kind = np.uint16 if a.itemsize == 2 else np.uint32
+                kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[a.itemsize]
                 assert np.array_equal(a.view(kind), b.view(kind)), name
         # Without this the last steps would be of NaN alone.
         assert np.isfinite(formats.decode(form, mine)[0]).mean() > 0.3

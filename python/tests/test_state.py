@@ -60,7 +60,20 @@ def test_bf16_differs_from_fp32_and_depends_on_the_seed():
         assert torch.equal(state["exp_avg_sq"].bfloat16().float(), state["exp_avg_sq"])
 
 
-@pytest.mark.parametrize("state", ("split", "bf16", "bf16+split"))
+def test_8bit_has_two_layouts_of_the_same_values():
+    plain, _ = trained("fp32")
+    coded, opt = trained("8bit", seed=5)
+    assert not same(plain, coded)
+    split, other = trained("8bit+split", seed=5)
+    assert same(coded, split)
+    for one, two in zip(opt.state.values(), other.state.values()):
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert torch.equal(one[name], two[name])
+            kept = one[name].view(torch.int32) & 0xFFFFF
+            assert one[name].dtype is torch.float32 and not kept.any()
+
+
+@pytest.mark.parametrize("state", ("split", "bf16", "bf16+split", "8bit", "8bit+split"))
 @pytest.mark.parametrize("by_file", (False, True))
 def test_a_resumed_run_has_the_same_bits(state, by_file, tmp_path):
     whole, _ = trained(state, seed=5)
@@ -80,7 +93,7 @@ def test_a_resumed_run_has_the_same_bits(state, by_file, tmp_path):
     assert same(weights(again), whole)
 
 
-@pytest.mark.parametrize("state", ("fp32", "split", "bf16", "bf16+split"))
+@pytest.mark.parametrize("state", ("fp32", "split", "bf16", "bf16+split", "8bit", "8bit+split"))
 def test_buffers_are_listed(state):
     elements = 4 * (64 * 64 + 64)
     opt = trained(state, 2)[1]
@@ -89,7 +102,7 @@ def test_buffers_are_listed(state):
     assert sum(host.values()) == report["memory"]["host_pinned_bytes"]
     assert sum(report["buffers"]["device"].values()) == report["memory"]["device_bytes"]
     assert host["spares"] == 0
-    assert host["state"] >= elements * (8 if "bf16" in state else 12)
+    assert host["state"] >= elements * (6 if "8bit" in state else 8 if "bf16" in state else 12)
     assert (host["weights"] == 0) == ("split" in state)
     assert host["weights"] == 0 or host["weights"] >= 2 * elements
     assert f"state: {state}\n" in text
@@ -167,17 +180,17 @@ def test_a_negative_variance_is_refused_by_split(bound):
 
 def test_a_refusal_for_lack_of_host_memory_names_the_state_that_fits():
     needs = {}
-    for state in ("split", "bf16", "bf16+split"):
+    for state in ("split", "bf16", "bf16+split", "8bit+split"):
         needs[state] = trained(state, 1)[1].stats()["memory"]["host_pinned_bytes"]
-    assert needs["split"] > needs["bf16"] > needs["bf16+split"]
+    assert needs["split"] > needs["bf16"] > needs["bf16+split"] > needs["8bit+split"]
     for state, most in needs.items():
         with pytest.raises(hocket.HocketError, match=f"or use state '{re.escape(state)}'$"):
             trained("fp32", 1, host_memory=most)
         trained(state, 1, host_memory=most)
     with pytest.raises(hocket.HocketError, match=r"\(gpu_memory\)$"):
-        trained("fp32", 1, host_memory=needs["bf16+split"] - 1)
+        trained("fp32", 1, host_memory=needs["8bit+split"] - 1)
     wide = network(torch.float32)
     opt = optimizer(wide, "fp32", host_memory=needs["split"] - 1)
     wide(torch.randn(8, 64)).square().mean().backward()
-    with pytest.raises(hocket.HocketError, match=r"\(gpu_memory\)(, or use state 'bf16')?$"):
+    with pytest.raises(hocket.HocketError, match=r"\(gpu_memory\)(, or use state '(bf16|8bit)')?$"):
         opt.step()

@@ -81,7 +81,7 @@ def test_a_write_is_seen_when_its_tensor_is_looked_at(monkeypatch):
     assert seen == 1
 
 
-@pytest.mark.parametrize("state", ["fp32", "split", "bf16", "bf16+split"])
+@pytest.mark.parametrize("state", ["fp32", "split", "bf16", "bf16+split", "8bit", "8bit+split"])
 @pytest.mark.parametrize("mode", MODES)
 def test_training_without_such_writes_warns_of_nothing(mode, state):
     with warnings.catch_warnings():
