@@ -77,11 +77,22 @@ static int64_t slabs_for(const hk_state *state, int64_t numel) {
   return (numel + state->shape.numel - 1) / state->shape.numel;
 }
 
+/* The size of pieces, so that no gap adds one to a subgroup. */
+static int64_t piece_in_places(const hk_plan *plan, const hk_state *state) {
+  int64_t piece = plan->piece_numel;
+  for (size_t s = 0; s < plan->n_subgroups; s++) {
+    const int64_t numel = plan->subgroups[s].numel;
+    const int64_t pieces = numel / plan->piece_numel + (numel % plan->piece_numel != 0);
+    piece = hk_max(piece, (state->subgroups[s].numel + pieces - 1) / pieces);
+  }
+  return round_up(piece, state->unit);
+}
+
 /* Chooses the sizes of pieces and slabs. */
 static void choose_shape(const hk_plan *plan, hk_state *state) {
   int64_t piece = 1;
   for (size_t s = 0; s < state->n_subgroups; s++) piece = hk_max(piece, state->subgroups[s].numel);
-  piece = hk_min(piece, round_up(plan->piece_numel, state->unit));
+  piece = hk_min(piece, piece_in_places(plan, state));
   const int64_t slabs = (piece + MOST_SLAB - 1) / MOST_SLAB;
   state->piece = piece;
   state->apart = round_up(piece, ALIGN_NUMEL);
@@ -251,7 +262,7 @@ hk_status hk_state_places(const hk_plan *plan, const hk_state *state, hk_plan *p
   HK_TRY(hk_plan_copy(plan, places, err));
   for (size_t s = 0; s < places->n_subgroups; s++)
     places->subgroups[s].numel = state->subgroups[s].numel;
-  places->piece_numel = round_up(plan->piece_numel, state->unit);
+  if (state->unit > 1) places->piece_numel = state->piece;
   return HK_OK;
 }
 
