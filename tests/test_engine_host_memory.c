@@ -114,7 +114,7 @@ static void the_process_grows_by_what_is_predicted(void **unused) {
   memset(gradients, 0x38, sizeof gradients);
   growth(HK_OVERLAP_NONE, HK_OPTIMIZER_FP32, HK_CLIP_NORM, 0, &predicted); /* code */
   for (int overlap = 0; overlap < HK_OVERLAP_COUNT; overlap++) {
-    for (int state = HK_OPTIMIZER_FP32; state <= HK_OPTIMIZER_BF16_SPLIT; state++)
+    for (int state = HK_OPTIMIZER_FP32; state <= HK_OPTIMIZER_8BIT_SPLIT; state++)
       check_growth((hk_overlap)overlap, (hk_optimizer)state, HK_CLIP_NORM, 0);
     check_growth((hk_overlap)overlap, HK_OPTIMIZER_FP32, HK_CLIP_BLOCK, 70 * HK_MIB);
   }
