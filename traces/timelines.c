@@ -130,16 +130,10 @@ static hk_status read_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_t
       .iterations = (int)((unsigned)sqlite3_column_int64(statement, 3) / STORED_ITERATION),
       .operations = (size_t)sqlite3_column_int64(statement, 4),
       .makespan = sqlite3_column_int64(statement, 5)};
-  const struct {
-    char *out;
-    size_t size;
-  } texts[] = {{kept->made, sizeof kept->made},
-               {kept->label, sizeof kept->label},
-               {kept->machine, sizeof kept->machine},
-               {kept->version, sizeof kept->version}};
-  for (int i = 0; i < 4; i++)
-    HK_TRY(hk_store_copy_text(store, statement, 6 + i, texts[i].out, texts[i].size, err));
-  return HK_OK;
+  HK_TRY(hk_store_copy_text(store, statement, 6, kept->made, sizeof kept->made, err));
+  HK_TRY(hk_store_copy_text(store, statement, 7, kept->label, sizeof kept->label, err));
+  HK_TRY(hk_store_copy_text(store, statement, 8, kept->machine, sizeof kept->machine, err));
+  return hk_store_copy_text(store, statement, 9, kept->version, sizeof kept->version, err);
 }
 
 static hk_status append_kept(hk_store *store, sqlite3_stmt *statement, hk_stored_timeline **list,

@@ -112,14 +112,9 @@ static hk_status read_run(hk_store *store, sqlite3_stmt *statement, hk_calibrati
                               .quick = sqlite3_column_int64(statement, 4) != 0,
                               .seconds = sqlite3_column_double(statement, 5),
                               .samples = (size_t)sqlite3_column_int64(statement, 7)};
-  const struct {
-    char *out;
-    size_t size;
-  } texts[] = {{run->name, sizeof run->name},
-               {run->started, sizeof run->started},
-               {run->state, sizeof run->state}};
-  for (int i = 0; i < 3; i++)
-    HK_TRY(hk_store_copy_text(store, statement, i + 1, texts[i].out, texts[i].size, err));
+  HK_TRY(hk_store_copy_text(store, statement, 1, run->name, sizeof run->name, err));
+  HK_TRY(hk_store_copy_text(store, statement, 2, run->started, sizeof run->started, err));
+  HK_TRY(hk_store_copy_text(store, statement, 3, run->state, sizeof run->state, err));
   char what[64];
   snprintf(what, sizeof what, "fingerprint of calibration run %lld", (long long)run->id);
   const char *text;

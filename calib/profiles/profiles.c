@@ -145,16 +145,11 @@ static hk_status read_entry(hk_store *store, sqlite3_stmt *statement, hk_profile
                               .accepted = sqlite3_column_int(statement, 6) != 0,
                               .median_error_pct = number_or_nan(statement, 7),
                               .p90_error_pct = number_or_nan(statement, 8)};
-  const struct {
-    char *out;
-    size_t size;
-  } texts[] = {{entry->name, sizeof entry->name},
-               {entry->description, sizeof entry->description},
-               {entry->made, sizeof entry->made},
-               {entry->from, sizeof entry->from}};
-  for (int i = 0; i < 4; i++)
-    HK_TRY(hk_store_copy_text(store, statement, i, texts[i].out, texts[i].size, err));
-  return HK_OK;
+  HK_TRY(hk_store_copy_text(store, statement, 0, entry->name, sizeof entry->name, err));
+  HK_TRY(
+      hk_store_copy_text(store, statement, 1, entry->description, sizeof entry->description, err));
+  HK_TRY(hk_store_copy_text(store, statement, 2, entry->made, sizeof entry->made, err));
+  return hk_store_copy_text(store, statement, 3, entry->from, sizeof entry->from, err);
 }
 
 static hk_status append_entry(hk_store *store, sqlite3_stmt *statement, hk_profile_entry **entries,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "calib/stand/private.h"
+#include "engine/adamw/convert.h"
 
 /* ---- AdamW: bit for bit ---------------------------------------------------------------------- */
 
@@ -40,18 +41,12 @@ static hk_status spoil_weights(const hk_stand_job *job, const hk_kernel *k, int6
                         2 * n, err);
 }
 
-static uint32_t bits_of(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
 static hk_status compare_state(const state_sample *got, const state_sample *wanted, int64_t n,
                                int64_t at, hk_error *err) {
   for (int64_t i = 0; i < n; i++) {
-    if (bits_of(got->p[i]) == bits_of(wanted->p[i]) &&
-        bits_of(got->m[i]) == bits_of(wanted->m[i]) &&
-        bits_of(got->v[i]) == bits_of(wanted->v[i]) && got->w[i] == wanted->w[i]) {
+    if (hk_bits_of(got->p[i]) == hk_bits_of(wanted->p[i]) &&
+        hk_bits_of(got->m[i]) == hk_bits_of(wanted->m[i]) &&
+        hk_bits_of(got->v[i]) == hk_bits_of(wanted->v[i]) && got->w[i] == wanted->w[i]) {
       continue;
     }
     const long long parameter = at + i;
@@ -100,24 +95,18 @@ hk_status hk_stand_update_verify(const hk_stand_job *job, hk_error *err) {
 
 #define ENTRIES 16
 
-static double value_of(uint16_t bf16) {
-  const uint32_t bits = (uint32_t)bf16 << 16;
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return (double)value;
-}
-
 /* The GPU adds the products in fp32, in an order of its own, and rounds the sum to bf16. Allowed
  * error: 2^-8 of the sum (8 significant bits) plus 2^-24 of the sum of sizes for each addition. */
 static hk_status verify_entry(const hk_kernel *k, const uint16_t *a, const uint16_t *b,
                               const uint16_t *w, int64_t row, int64_t column, hk_error *err) {
   double sum = 0, size = 0;
   for (int64_t i = 0; i < k->depth; i++) {
-    const double product = value_of(a[row * k->depth + i]) * value_of(b[i * k->columns + column]);
+    const double product = (double)hk_from_bf16(a[row * k->depth + i]) *
+                           (double)hk_from_bf16(b[i * k->columns + column]);
     sum += product;
     size += fabs(product);
   }
-  const double got = value_of(w[row * k->columns + column]);
+  const double got = (double)hk_from_bf16(w[row * k->columns + column]);
   if (fabs(got - sum) <= 0x1p-8 * fabs(sum) + (double)k->depth * 0x1p-24 * size) return HK_OK;
   return hk_fail(err, HK_NO, "entry (%lld, %lld) of a matrix product is %.9g, not %.9g",
                  (long long)row, (long long)column, got, sum);

@@ -7,10 +7,10 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/print/emit.h"
+#include "cli/print/print_comparison.h"
 #include "cli/print/print_validation.h"
 #include "cli/print/screen.h"
 #include "cli/setup.h"
-#include "traces/chrome.h"
 
 #define NAME "validate engine"
 
@@ -39,16 +39,6 @@ static hk_status validate(const hk_args *args, const hk_plan *plan, const hk_mac
   return status;
 }
 
-static hk_status write_trace(const hk_args *args, const hk_validation *v, hk_error *err) {
-  const hk_chrome_layer layers[] = {{"predicted", &v->predicted}, {"measured", &v->measured}};
-  if (args->timeline == NULL) return HK_OK;
-  HK_TRY(hk_chrome_write_layers(&v->graph, layers, 2, "hocket " NAME, args->timeline, err));
-  if (!args->quiet)
-    fprintf(stderr, "hocket " NAME ": wrote both timelines to %s; open it in ui.perfetto.dev\n",
-            args->timeline);
-  return HK_OK;
-}
-
 /* -- The command ------------------------------------------------------------------------------- */
 
 static hk_status answer(const hk_args *args, hk_store *store, hk_engine_validation *v,
@@ -58,7 +48,8 @@ static hk_status answer(const hk_args *args, hk_store *store, hk_engine_validati
   HK_TRY(args->json ? hk_print_validation_json(args, v, err)
                     : hk_print_validation_text(args, v, err));
   HK_TRY(hk_emit_flush(err));
-  HK_TRY(write_trace(args, v->validation, err));
+  HK_TRY(hk_comparison_write_trace(args, NAME, &v->validation->graph, &v->validation->predicted,
+                                   &v->validation->measured, err));
   return hk_judge_validation(args, v, err);
 }
 

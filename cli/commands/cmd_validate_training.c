@@ -13,7 +13,6 @@
 #include "cli/print/table.h"
 #include "cli/setup.h"
 #include "core/base/json.h"
-#include "traces/chrome.h"
 
 #define NAME "validate training"
 
@@ -166,19 +165,9 @@ static hk_status print_text(const hk_args *args, const hk_training_validation *v
 
 /* -- The command ------------------------------------------------------------------------------- */
 
-static hk_status write_trace(const hk_args *args, const hk_training_validation *v, hk_error *err) {
-  const hk_chrome_layer layers[] = {{"predicted", &v->predicted}, {"measured", &v->measured}};
-  if (args->timeline == NULL) return HK_OK;
-  HK_TRY(hk_chrome_write_layers(&v->graph, layers, 2, "hocket " NAME, args->timeline, err));
-  if (!args->quiet)
-    fprintf(stderr, "hocket " NAME ": wrote both iterations to %s; open it in ui.perfetto.dev\n",
-            args->timeline);
-  return HK_OK;
-}
-
 static hk_status answer(const hk_args *args, const hk_training_validation *v,
                         const hk_machine *machine, hk_error *err) {
-  HK_TRY(write_trace(args, v, err));
+  HK_TRY(hk_comparison_write_trace(args, NAME, &v->graph, &v->predicted, &v->measured, err));
   HK_TRY(args->json ? print_json(args, v, machine, err) : print_text(args, v, machine, err));
   HK_TRY(hk_emit_flush(err));
   if (hk_comparison_passes(args, &v->comparison)) return HK_OK;

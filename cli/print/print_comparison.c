@@ -9,6 +9,7 @@
 
 #include "cli/print/emit.h"
 #include "cli/print/table.h"
+#include "traces/chrome.h"
 
 static bool is_present(const hk_pair *pair) {
   return pair->predicted != 0 || pair->measured != 0;
@@ -28,6 +29,20 @@ hk_comparison_input hk_prediction_and_measurement(const hk_graph *graph,
                                .comparison = comparison,
                                .a_name = "predicted",
                                .b_name = "measured"};
+}
+
+hk_status hk_comparison_write_trace(const hk_args *args, const char *command, const hk_graph *graph,
+                                    const hk_timeline *predicted, const hk_timeline *measured,
+                                    hk_error *err) {
+  const hk_chrome_layer layers[] = {{"predicted", predicted}, {"measured", measured}};
+  char title[64];
+  if (!args->timeline) return HK_OK;
+  snprintf(title, sizeof title, "hocket %s", command);
+  HK_TRY(hk_chrome_write_layers(graph, layers, 2, title, args->timeline, err));
+  if (!args->quiet)
+    fprintf(stderr, "hocket %s: wrote both timelines to %s; open it in ui.perfetto.dev\n", command,
+            args->timeline);
+  return HK_OK;
 }
 
 bool hk_comparison_passes(const hk_args *args, const hk_timeline_comparison *comparison) {
@@ -158,23 +173,16 @@ void hk_put_comparison(const hk_comparison_input *c, cJSON *root, bool *ok) {
 
 /* -- Text -------------------------------------------------------------------------------------- */
 
-static void percent_cell(hk_table *table, double percent) {
+static void percent_cell(hk_table *table, bool sign, double percent) {
   if (isnan(percent))
     hk_table_cell(table, "-");
   else
-    hk_table_cell(table, "%.1f %%", percent);
-}
-
-static void signed_percent_cell(hk_table *table, double percent) {
-  if (isnan(percent))
-    hk_table_cell(table, "-");
-  else
-    hk_table_cell(table, "%+.1f %%", percent);
+    hk_table_cell(table, sign ? "%+.1f %%" : "%.1f %%", percent);
 }
 
 static void ms_cells(hk_table *table, const hk_pair *pair) {
   hk_table_cell(table, "%.3f\t%.3f", hk_ms(pair->predicted), hk_ms(pair->measured));
-  signed_percent_cell(table, pair->error_pct);
+  percent_cell(table, true, pair->error_pct);
 }
 
 static hk_status print_phases(const hk_comparison_input *c, hk_error *err) {
@@ -228,8 +236,8 @@ static hk_status print_operations(const hk_comparison_input *c, hk_error *err) {
     if (kind->n == 0) continue;
     hk_table_row(&table, "%s\t%zu", hk_op_kind_name((hk_op_kind)k), kind->n);
     ms_cells(&table, &kind->total);
-    percent_cell(&table, kind->median_error_pct);
-    percent_cell(&table, kind->worst_error_pct);
+    percent_cell(&table, false, kind->median_error_pct);
+    percent_cell(&table, false, kind->worst_error_pct);
   }
   return hk_table_print(&table, err);
 }
@@ -238,7 +246,7 @@ static void cause_row(hk_table *table, const hk_comparison_input *c, const char 
                       const char *meaning) {
   const hk_ns whole = c->comparison->makespan.measured;
   hk_table_row(table, "%s\t%+.3f", name, hk_ms(ns));
-  signed_percent_cell(table, whole > 0 ? 100 * (double)ns / (double)whole : NAN);
+  percent_cell(table, true, whole > 0 ? 100 * (double)ns / (double)whole : NAN);
   hk_table_cell(table, "%s", meaning);
 }
 

@@ -20,6 +20,10 @@ hk_comparison_input hk_prediction_and_measurement(const hk_graph *graph,
                                                   const hk_timeline *predicted,
                                                   const hk_timeline *measured,
                                                   const hk_timeline_comparison *comparison);
+/* Writes both to the Chrome trace of --timeline, if that is given. Notes begin with `command`. */
+hk_status hk_comparison_write_trace(const hk_args *args, const char *command, const hk_graph *graph,
+                                    const hk_timeline *predicted, const hk_timeline *measured,
+                                    hk_error *err);
 /* Whether the makespan's error is at most --max-error; true without that option. */
 bool hk_comparison_passes(const hk_args *args, const hk_timeline_comparison *comparison);
 
