@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "calib/stand/fingerprint.h"
 #include "core/base/json.h"
 
 const cJSON *hk_calibration_of(const cJSON *document) {
@@ -43,22 +42,18 @@ const char *hk_format_accuracy(double median_error_pct, bool quick, bool accepte
   return buffer;
 }
 
-static void print_fingerprint(const cJSON *fingerprint) {
-  const char *between = "measured on:";
-#define PRINT_TEXT(field, key, meaning)                                      \
-  if (*hk_json_text_or(fingerprint, key, "")) {                              \
-    printf("%s %s %s", between, key, hk_json_text_or(fingerprint, key, "")); \
-    between = ",";                                                           \
+void hk_print_fingerprint(const char *title, const cJSON *fingerprint) {
+  const char *between = title;
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, fingerprint) {
+    const bool number = cJSON_IsNumber(item) && item->valuedouble >= 0;
+    if (!number && !cJSON_IsString(item)) continue;
+    if (number)
+      printf("%s %s %.0f", between, item->string, item->valuedouble);
+    else
+      printf("%s %s %s", between, item->string, item->valuestring);
+    between = ",";
   }
-  HK_FINGERPRINT_TEXTS(PRINT_TEXT)
-#undef PRINT_TEXT
-#define PRINT_NUMBER(field, key, meaning)                                         \
-  if (hk_json_number_or(fingerprint, key, NAN) >= 0) {                            \
-    printf("%s %s %.0f", between, key, hk_json_number_or(fingerprint, key, NAN)); \
-    between = ",";                                                                \
-  }
-  HK_FINGERPRINT_NUMBERS(PRINT_NUMBER)
-#undef PRINT_NUMBER
   putchar('\n');
 }
 
@@ -74,5 +69,5 @@ void hk_print_calibration_summary(const cJSON *calibration) {
            s.worst_error_pct);
   putchar('\n');
   const cJSON *fingerprint = cJSON_GetObjectItemCaseSensitive(calibration, "fingerprint");
-  if (cJSON_IsObject(fingerprint)) print_fingerprint(fingerprint);
+  if (cJSON_IsObject(fingerprint)) hk_print_fingerprint("measured on:", fingerprint);
 }

@@ -25,6 +25,8 @@ void hk_calibration_interval(const cJSON *calibration, const char *key, double *
 const char *hk_format_accuracy(double median_error_pct, bool quick, bool accepted, char *buffer,
                                size_t size);
 
+/* Prints what a fingerprint knows, on one line after `title`. */
+void hk_print_fingerprint(const char *title, const cJSON *fingerprint);
 /* Prints to stdout: date, duration, accuracy, and the machine's fingerprint. */
 void hk_print_calibration_summary(const cJSON *calibration);
 

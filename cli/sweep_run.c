@@ -82,7 +82,6 @@ static hk_status claim(hk_store *store, const hk_sweep_spec *spec, const hk_swee
 /* -- Running ----------------------------------------------------------------------------------- */
 
 typedef struct {
-  const hk_args *args;
   hk_sweep_bench bench;
   hk_store *store;
   hk_sweep_column *columns;
@@ -243,7 +242,7 @@ static void warn_sample(const hk_args *args, const hk_sweep_spec *spec) {
 /* With the spec read. */
 static hk_status run_spec(const hk_args *args, const char *path, hk_sweep_database *database,
                           hk_error *err) {
-  job j = {.args = args, .shows = !args->quiet && isatty(STDERR_FILENO)};
+  job j = {.shows = !args->quiet && isatty(STDERR_FILENO)};
   char *text = NULL, hash[17];
   HK_TRY(read_shard(args->shard, &j.shard, &j.shards, err));
   hk_status status = hk_sweep_bench_open(&database->spec, &j.bench, err);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/calibration.h"
 #include "cli/command.h"
 #include "cli/print/emit.h"
 #include "cli/print/screen.h"
@@ -174,17 +175,6 @@ static void print_plan(const hk_plan *plan) {
       plan->buffers, hk_format_count(plan->piece_numel, piece, sizeof piece));
 }
 
-static void print_fingerprint(const cJSON *fingerprint) {
-  const char *between = "fingerprint:";
-  const cJSON *item = NULL;
-  cJSON_ArrayForEach(item, fingerprint) {
-    if (cJSON_IsString(item)) printf("%s %s %s", between, item->string, item->valuestring);
-    if (cJSON_IsNumber(item)) printf("%s %s %.0f", between, item->string, item->valuedouble);
-    between = ",";
-  }
-  putchar('\n');
-}
-
 static void print_heading(const hk_loaded_timeline *loaded) {
   const hk_stored_timeline *kept = &loaded->kept;
   char hash[17];
@@ -202,7 +192,7 @@ static void print_heading(const hk_loaded_timeline *loaded) {
   if (loaded->profile)
     printf("profile: %s, %s\n", hk_json_text_or(loaded->profile, "name", ""),
            hk_json_text_or(loaded->profile, "description", ""));
-  if (loaded->fingerprint) print_fingerprint(loaded->fingerprint);
+  if (loaded->fingerprint) hk_print_fingerprint("fingerprint:", loaded->fingerprint);
 }
 
 static hk_status print_phases(const hk_loaded_timeline *loaded, hk_error *err) {
