@@ -12,11 +12,11 @@
 enum { BLOCK = HK_CODE_BLOCK, RANDOM = 65536 };
 
 typedef struct {
-  char m[2 * BLOCK], v[2 * BLOCK], windows[4];
+  char p[8 * BLOCK], m[2 * BLOCK], v[2 * BLOCK], windows[4];
 } coded;
 
 static hk_state_at at_of(coded *c) {
-  return (hk_state_at){.m = c->m, .v = c->v, .windows = c->windows};
+  return (hk_state_at){.p = c->p, .m = c->m, .v = c->v, .windows = c->windows};
 }
 
 static void write_values(coded *c, int part, int64_t first, int64_t n, const float *x) {
@@ -125,7 +125,7 @@ static void test_codes_are_kept(void **state) {
   (void)state;
   random_stream r = {3};
   for (int round = 0; round < 2000; round++) {
-    coded c, copy = {0};
+    coded c = {0}, copy = {0};
     float x[2 * BLOCK];
     random_codes(&r, &c);
     for (int part = 1; part <= 2; part++) {

@@ -56,9 +56,10 @@ static void assert_route_exact(hk_format format, hk_route route, hk_grad_type ty
 
 /* All routes have one checksum, and a split format has that of the other. */
 static void routes_are_plain_adamw(hk_grad_type type) {
-  char first[2][33] = {"", ""}, hex[33];
+  char first[3][33] = {"", "", ""}, hex[33];
   for (int format = 0; format < HK_FORMATS; format++) {
-    char *same = first[hk_format_is_short((hk_format)format)];
+    char *same =
+        first[hk_format_is_coded((hk_format)format) ? 2 : hk_format_is_short((hk_format)format)];
     for (int route = 0; route < HK_ROUTE_COUNT; route++) {
       assert_route_exact((hk_format)format, (hk_route)route, type, hex);
       if (same[0] == '\0') memcpy(same, hex, sizeof hex);
@@ -66,6 +67,7 @@ static void routes_are_plain_adamw(hk_grad_type type) {
     }
   }
   assert_string_not_equal(first[0], first[1]);
+  assert_string_not_equal(first[1], first[2]);
 }
 
 static void routes_with_bf16_gradients(void **unused) {
