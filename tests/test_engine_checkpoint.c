@@ -217,6 +217,33 @@ static void state_moves_to_another_format(void **unused) {
   }
 }
 
+/* A file's parts end inside blocks of codes: what a block held before does not count for the window
+ * of the first part. */
+static void old_values_do_not_coarsen_codes(void **unused) {
+  (void)unused;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  if (!is_full_run()) skip(); /* 9 M parameters */
+#endif
+  random_stream r = {902};
+  hk_error err = {0};
+  hk_plan plan = wide_plan(2400011);
+  plan.optimizer = HK_OPTIMIZER_8BIT;
+  plain_adamw a = plain_start(&r, numel_of(&plan), HK_GRAD_BF16);
+  plain_in_format_of(&a, &plan);
+  hk_engine *engine = engine_like(&plan, &a, &unpinned);
+  must(hk_engine_save(engine, path, NULL, NULL, &err), &err);
+  float *huge = must_have((size_t)a.n, sizeof *huge);
+  for (int64_t i = 0; i < a.n; i++) huge[i] = 1e30f;
+  must(hk_engine_write(engine, HK_STATE_M, 0, a.n, huge, &err), &err);
+  must(hk_engine_write(engine, HK_STATE_V, 0, a.n, huge, &err), &err);
+  must(hk_engine_load(engine, path, NULL, NULL, &err), &err);
+  assert_state_bits(engine, &a);
+  free(huge);
+  end_engine(engine);
+  plain_stop(&a);
+  hk_plan_free(&plan);
+}
+
 /* A split format has no place for the sign of v. */
 static void negative_variances_are_refused(void **unused) {
   (void)unused;
@@ -697,6 +724,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(state_moves_to_another_plan),
       cmocka_unit_test(state_moves_to_another_format),
+      cmocka_unit_test(old_values_do_not_coarsen_codes),
       cmocka_unit_test(negative_variances_are_refused),
       cmocka_unit_test(files_without_tensors_are_loaded),
       cmocka_unit_test(every_length_is_refused),
