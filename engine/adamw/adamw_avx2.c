@@ -110,18 +110,51 @@ INLINE bool vec_any_nan(vec a, vec b) {
 
 #define HK_CODE_LANES 1
 
-INLINE uvec uvec_halves(const char *at) {
-  return (uvec)_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)at));
+typedef uint16_t hvec __attribute__((vector_size(32)));
+
+INLINE hvec hvec_set(int x) {
+  return (hvec)_mm256_set1_epi16((short)x);
 }
 
-INLINE void uvec_store_halves(char *to, uvec x, bool stream) {
-  const __m256i packed = _mm256_packus_epi32((__m256i)x, (__m256i)x);
-  const __m128i h = _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0xd8));
+INLINE hvec hvec_bytes(const char *at) {
+  return (hvec)_mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)at));
+}
+
+INLINE void hvec_store_bytes(char *to, hvec a, hvec b, bool stream) {
+  const __m256i packed =
+      _mm256_permute4x64_epi64(_mm256_packus_epi16((__m256i)a, (__m256i)b), 0xd8);
   if (stream) {
-    _mm_stream_si128((__m128i *)(void *)to, h);
+    _mm256_stream_si256((__m256i *)(void *)to, packed);
   } else {
-    _mm_storeu_si128((void *)to, h);
+    _mm256_storeu_si256((void *)to, packed);
   }
+}
+
+INLINE hvec hvec_add_unless_zero(hvec a, hvec b) {
+  return a + ((hvec)(a != 0) & b);
+}
+
+INLINE hvec hvec_minus(hvec a, hvec b) {
+  return (hvec)_mm256_subs_epu16((__m256i)a, (__m256i)b);
+}
+
+INLINE hvec hvec_most(hvec a, hvec b) {
+  return (hvec)_mm256_max_epu16((__m256i)a, (__m256i)b);
+}
+
+INLINE hvec hvec_least(hvec a, hvec b) {
+  return (hvec)_mm256_min_epu16((__m256i)a, (__m256i)b);
+}
+
+INLINE uint32_t hvec_largest(hvec x) {
+  const __m128i q =
+      _mm_max_epu16(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
+  return 0xffffu & ~(uint32_t)_mm_cvtsi128_si32(_mm_minpos_epu16(~q));
+}
+
+INLINE bool hvec_any_below(hvec a, hvec b) {
+  const __m256i more = _mm256_subs_epu16((__m256i)b, (__m256i)a);
+  return _mm256_testz_si256(more, more) == 0;
 }
 
 INLINE uvec uvec_where(umask mask, uvec a, uvec b) {
@@ -134,13 +167,6 @@ INLINE uvec uvec_shift(uvec x, uvec by) {
 
 INLINE uvec uvec_most(uvec a, uvec b) {
   return (uvec)_mm256_max_epu32((__m256i)a, (__m256i)b);
-}
-
-INLINE uint32_t uvec_largest(uvec x) {
-  __m128i h =
-      _mm_max_epu32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
-  h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4e));
-  return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
 
 #include "engine/adamw/adamw_vector.h"

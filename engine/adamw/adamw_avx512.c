@@ -112,17 +112,54 @@ INLINE bool vec_any_nan(vec a, vec b) {
 
 #define HK_CODE_LANES 1
 
-INLINE uvec uvec_halves(const char *at) {
-  return (uvec)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)at));
+typedef uint16_t hvec __attribute__((vector_size(64)));
+
+INLINE hvec hvec_set(int x) {
+  return (hvec)_mm512_set1_epi16((short)x);
 }
 
-INLINE void uvec_store_halves(char *to, uvec x, bool stream) {
-  const __m256i h = _mm512_cvtepi32_epi16((__m512i)x);
+INLINE hvec hvec_bytes(const char *at) {
+  return (hvec)_mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)at));
+}
+
+INLINE void hvec_store_bytes(char *to, hvec a, hvec b, bool stream) {
+  /* The instruction packs each quarter of the register by itself. */
+  const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+  const __m512i packed =
+      _mm512_permutexvar_epi64(order, _mm512_packus_epi16((__m512i)a, (__m512i)b));
   if (stream) {
-    _mm256_stream_si256((__m256i *)(void *)to, h);
+    _mm512_stream_si512((void *)to, packed);
   } else {
-    _mm256_storeu_si256((void *)to, h);
+    _mm512_storeu_si512(to, packed);
   }
+}
+
+INLINE hvec hvec_add_unless_zero(hvec a, hvec b) {
+  const __m512i x = (__m512i)a;
+  return (hvec)_mm512_mask_add_epi16(x, _mm512_test_epi16_mask(x, x), x, (__m512i)b);
+}
+
+INLINE hvec hvec_minus(hvec a, hvec b) {
+  return (hvec)_mm512_subs_epu16((__m512i)a, (__m512i)b);
+}
+
+INLINE hvec hvec_most(hvec a, hvec b) {
+  return (hvec)_mm512_max_epu16((__m512i)a, (__m512i)b);
+}
+
+INLINE hvec hvec_least(hvec a, hvec b) {
+  return (hvec)_mm512_min_epu16((__m512i)a, (__m512i)b);
+}
+
+INLINE uint32_t hvec_largest(hvec x) {
+  const __m256i h = _mm256_max_epu16(_mm512_castsi512_si256((__m512i)x),
+                                     _mm512_extracti64x4_epi64((__m512i)x, 1));
+  const __m128i q = _mm_max_epu16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+  return 0xffffu & ~(uint32_t)_mm_cvtsi128_si32(_mm_minpos_epu16(~q));
+}
+
+INLINE bool hvec_any_below(hvec a, hvec b) {
+  return _mm512_cmplt_epu16_mask((__m512i)a, (__m512i)b) != 0;
 }
 
 INLINE uvec uvec_where(umask mask, uvec a, uvec b) {
@@ -135,10 +172,6 @@ INLINE uvec uvec_shift(uvec x, uvec by) {
 
 INLINE uvec uvec_most(uvec a, uvec b) {
   return (uvec)_mm512_max_epu32((__m512i)a, (__m512i)b);
-}
-
-INLINE uint32_t uvec_largest(uvec x) {
-  return _mm512_reduce_max_epu32((__m512i)x);
 }
 
 #include "engine/adamw/adamw_vector.h"

@@ -20,11 +20,17 @@
  *   vec_any_nan(a, b)                  whether a lane of a or b is NaN
  *
  * and, for codes of 8 bits (HK_CODE_LANES; without it the reference updates them):
- *   uvec_halves(at)                    LANES values of 16 bits
- *   uvec_store_halves(to, x, stream)   LANES values below 2^16
  *   uvec_where(mask, a, b)             a in these lanes, b in the others
  *   uvec_shift(x, by)                  x >> by, lane by lane; 0 from 32 on
- *   uvec_most(a, b), uvec_largest(x)   the larger of each lane; the largest of all
+ *   uvec_most(a, b)                    the larger of each lane
+ *   hvec, hvec_set(x)                  a vector of 2 LANES uint16_t; x in all lanes
+ *   hvec_bytes(at)                     2 LANES bytes
+ *   hvec_store_bytes(to, a, b, stream) values below 256 of a and then of b, as bytes
+ *   hvec_add_unless_zero(a, b)         a + b, but 0 where a is
+ *   hvec_minus(a, b)                   a - b, but 0 where a is below b
+ *   hvec_most(a, b), hvec_least(a, b)  the larger and the smaller of each lane
+ *   hvec_largest(x)                    the largest of all
+ *   hvec_any_below(a, b)               whether a lane of a is below that of b
  *
  * Loops go by blocks of 32 elements: 64 bytes of bf16 weights, so that a streaming store fills its
  * cache line. What is left at the end, the reference does. */

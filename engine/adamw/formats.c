@@ -158,8 +158,12 @@ static void set_codes(int part, hk_state_at at, int64_t n, const float *x, const
   }
 }
 
-static void random_of_block(const uint32_t key[2], int64_t index, int64_t n, uint32_t *random) {
-  for (int64_t i = 0; i < n; i++) random[i] = hk_random_bits(key, index + i);
+void hk_codes_write(hk_state_at at, const uint32_t key[2], int64_t index, int64_t n, const float *m,
+                    const float *v) {
+  uint32_t random[HK_CODE_BLOCK];
+  for (int64_t i = 0; key != NULL && i < n; i++) random[i] = hk_random_bits(key, index + i);
+  set_codes(1, at, n, m, key != NULL ? random : NULL);
+  set_codes(2, at, n, v, key != NULL ? random : NULL);
 }
 
 /* -- The update -------------------------------------------------------------------------------- */
@@ -187,7 +191,6 @@ static void update_codes(hk_format format, const hk_adamw_step *s, hk_grad_type 
                          hk_state_at from, hk_state_at to, const char *grad, uint16_t *w,
                          int64_t index) {
   float m[HK_CODE_BLOCK], v[HK_CODE_BLOCK];
-  uint32_t random[HK_CODE_BLOCK];
   for (int64_t i = 0; i < n; i++) {
     float p = read_p(format, from, i);
     m[i] = read_m(format, from, i), v[i] = read_v(format, from, i);
@@ -195,9 +198,7 @@ static void update_codes(hk_format format, const hk_adamw_step *s, hk_grad_type 
     set_p(format, to, i, p);
     if (w != NULL) set_half((char *)w, i, hk_to_bf16(p));
   }
-  random_of_block(s->key, index, n, random);
-  set_codes(1, to, n, m, random);
-  set_codes(2, to, n, v, random);
+  hk_codes_write(to, s->key, index, n, m, v);
 }
 
 static __attribute__((noinline)) void update(hk_format format, const hk_adamw_step *s,
@@ -292,12 +293,9 @@ void hk_format_write(hk_format format, int part, int64_t first, int64_t n, hk_st
 }
 
 static void round_codes(const uint32_t key[2], int64_t index, int64_t n, float *m, float *v) {
-  uint32_t random[HK_CODE_BLOCK];
   char codes[2 * HK_CODE_BLOCK], windows[2];
   const hk_state_at at = {.m = codes, .v = codes + HK_CODE_BLOCK, .windows = windows};
-  if (key != NULL) random_of_block(key, index, n, random);
-  set_codes(1, at, n, m, key != NULL ? random : NULL);
-  set_codes(2, at, n, v, key != NULL ? random : NULL);
+  hk_codes_write(at, key, index, n, m, v);
   hk_format_read(HK_FORMAT_8BIT, 1, 0, n, at, m);
   hk_format_read(HK_FORMAT_8BIT, 2, 0, n, at, v);
 }

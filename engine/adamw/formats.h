@@ -249,6 +249,11 @@ void hk_format_round(hk_format format, const uint32_t key[2], int64_t index, int
 /* Index of the first value whose sign is set and that is no NaN; n: there is none. */
 int64_t hk_format_first_signed(int64_t n, const float *values);
 
+/* Codes and windows of the n elements of one block that begins at element `index` of its tensor, as
+ * the update rounds m and v; `key` NULL: as loading rounds them. */
+void hk_codes_write(hk_state_at at, const uint32_t key[2], int64_t index, int64_t n, const float *m,
+                    const float *v);
+
 /* The reference of hk_cpu_kernels.update. */
 void hk_update_scalar(hk_format format, const hk_adamw_step *step, hk_grad_type type, int64_t n,
                       hk_state_at from, hk_state_at to, const void *grad, uint16_t *w,

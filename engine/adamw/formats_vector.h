@@ -125,23 +125,29 @@ typedef struct {
   pair p, m, v;
 } state_pair;
 
-INLINE state_pair load_state(hk_format format, hk_state_at from) {
-  const bool split = hk_format_is_split(format), narrow = hk_format_is_short(format);
+/* p, without what the sign of v says. */
+INLINE pair load_p(hk_format format, hk_state_at from) {
+  const bool split = hk_format_is_split(format);
   upair p = split ? load_halves(from.p) : load_words(from.p);
-  const upair m = narrow ? load_halves(from.m) : load_words(from.m);
-  upair v = narrow ? load_halves(from.v) : load_words(from.v);
   if (split) {
     const uvec low = load_bits(from.low);
     p.x[0] += (uvec)((ivec)(low << 16) >> 16);
     p.x[1] += (uvec)((ivec)low >> 16);
   }
-  state_pair s;
+  return (pair){{(vec)p.x[0], (vec)p.x[1]}};
+}
+
+INLINE state_pair load_state(hk_format format, hk_state_at from) {
+  const bool split = hk_format_is_split(format), narrow = hk_format_is_short(format);
+  state_pair s = {.p = load_p(format, from)};
+  const upair m = narrow ? load_halves(from.m) : load_words(from.m);
+  upair v = narrow ? load_halves(from.v) : load_words(from.v);
   for (int k = 0; k < 2; k++) {
     if (split) {
-      p.x[k] += v.x[k] >> 31 << 16;
+      s.p.x[k] = (vec)((uvec)s.p.x[k] + (v.x[k] >> 31 << 16));
       v.x[k] &= uvec_set(0x7fffffffu);
     }
-    s.p.x[k] = (vec)p.x[k], s.m.x[k] = (vec)m.x[k], s.v.x[k] = (vec)v.x[k];
+    s.m.x[k] = (vec)m.x[k], s.v.x[k] = (vec)v.x[k];
   }
   return s;
 }
@@ -177,16 +183,19 @@ INLINE void store_state(hk_format format, hk_state_at to, const state_pair *s, u
 
 /* -- The update -------------------------------------------------------------------------------- */
 
+INLINE void update_moments(const constants *c, vec grad, vec *m, vec *v) {
+  const vec g = c->scale * grad;
+  *m = vec_fma(c->rest1, g - *m, *m);
+  *v = vec_fma(c->rest2 * g, g, *v * c->beta2);
+}
+
 INLINE void update_pair(const constants *c, pair grads, state_pair *s) {
   for (int k = 0; k < 2; k++) {
-    const vec g = c->scale * grads.x[k];
-    vec p = s->p.x[k], m = s->m.x[k], v = s->v.x[k];
-    p = p * c->decay;
-    m = vec_fma(c->rest1, g - m, m);
-    v = vec_fma(c->rest2 * g, g, v * c->beta2);
+    vec m = s->m.x[k], v = s->v.x[k];
+    update_moments(c, grads.x[k], &m, &v);
     const vec d = vec_sqrt(v) / c->root2 + c->eps;
-    p = p - c->size * m / d;
-    s->p.x[k] = p, s->m.x[k] = m, s->v.x[k] = v;
+    s->p.x[k] = s->p.x[k] * c->decay - c->size * m / d;
+    s->m.x[k] = m, s->v.x[k] = v;
   }
   /* If m or v is NaN, p is. */
   if (__builtin_expect(vec_any_nan(s->p.x[0], s->p.x[1]), 0)) {
@@ -218,120 +227,161 @@ INLINE void store_p_of_codes(hk_format format, hk_state_at to, const pair *x, bo
 
 #ifdef HK_CODE_LANES
 
-/* Of a block of codes, by pairs. */
+/* Codes are decoded and encoded in the upper halves of fp32: lanes of 16 bits, in the order of
+ * memory. p does not depend on the windows, so that one pass updates a block and stores p; it keeps
+ * the upper halves of m and v, rounded. */
 enum { PAIRS = HK_CODE_BLOCK / PAIR };
+
 typedef struct {
-  state_pair x[PAIRS];
-  uvec codes_m[PAIRS], codes_v[PAIRS]; /* of an even element, and of the next above it */
-  uvec random[PAIRS];
-} code_block;
+  hk_format format;
+  hk_grad_type type;
+  constants c;
+  const hk_adamw_step *step;
+  bool stream, stream_weights;
+} code_update;
 
-#define SIGN_BIT uvec_set(0x80000000u)
-
-INLINE uvec decode(uvec code, uint32_t window) {
-  const uvec bits = (code + uvec_set(8 * window - 1)) << HK_FINEST;
-  return uvec_where(uvec_differ(code, uvec_set(0)), bits, uvec_set(0));
+INLINE upair halves_apart(hvec x) {
+  const uvec both = (uvec)x;
+  return (upair){{both << 16, both & uvec_set(0xffff0000u)}};
 }
 
-INLINE state_pair load_block_pair(hk_format format, hk_state_at at, const uint8_t window[2], uvec m,
-                                  uvec v) {
-  upair p = hk_format_is_split(format) ? load_halves(at.p) : load_words(at.p);
-  if (hk_format_is_split(format)) {
-    const uvec low = load_bits(at.low);
-    p.x[0] += (uvec)((ivec)(low << 16) >> 16);
-    p.x[1] += (uvec)((ivec)low >> 16);
-  }
-  state_pair s;
-  for (int k = 0; k < 2; k++, m >>= 8, v >>= 8) {
-    const uvec code = m & uvec_set(0x7fu);
-    s.p.x[k] = (vec)p.x[k];
-    s.m.x[k] = (vec)(decode(code, window[0]) | (m & uvec_set(0x80u)) << 24);
-    s.v.x[k] = (vec)decode(v & uvec_set(0xffu), window[1]);
-  }
-  return s;
+INLINE hvec halves_together(uvec even, uvec odd) {
+  return (hvec)(even >> 16 | (odd & uvec_set(0xffff0000u)));
 }
 
-/* Whether there are infinities or NaN: the reference updates such blocks. */
-INLINE bool load_codes(hk_state_at from, code_block *b) {
-  uvec most_m = uvec_set(0), most_v = uvec_set(0);
-  for (int k = 0; k < PAIRS; k++) {
-    const uvec m = b->codes_m[k] = uvec_halves(from.m + k * PAIR);
-    const uvec v = b->codes_v[k] = uvec_halves(from.v + k * PAIR);
-    most_m = uvec_most(most_m, uvec_most(m & uvec_set(0x7fu), m >> 8 & uvec_set(0x7fu)));
-    most_v = uvec_most(most_v, uvec_most(v & uvec_set(0xffu), v >> 8));
+/* Whether a block has codes of infinity or NaN, the two largest: the reference updates it. */
+INLINE bool codes_are_special(hk_state_at at) {
+  hvec most = hvec_set(0); /* of the upper bytes, with some bits set */
+  for (int i = 0; i < HK_CODE_BLOCK; i += 4 * LANES) {
+    const hvec m = (hvec)load_bits(at.m + i) | 0x8181, v = (hvec)load_bits(at.v + i) | 0x0101;
+    most = hvec_most(most, hvec_most(hvec_most(m, m << 8), hvec_most(v, v << 8)));
   }
-  return uvec_largest(most_m) > HK_CODES_M || uvec_largest(most_v) > HK_CODES_V;
+  return hvec_any_below(hvec_set(0xfeff), most);
 }
 
-/* The upper 11 bits of |x|, rounded; above HK_LARGEST: the reference must do it. */
-INLINE uvec round_code(uvec magnitude, uvec add) {
-  return (magnitude + add) >> HK_FINEST;
+INLINE void load_moments(hk_state_at at, const uint8_t window[2], pair *m, pair *v) {
+  const hvec codes_m = hvec_bytes(at.m), codes_v = hvec_bytes(at.v);
+  const hvec half_m = hvec_add_unless_zero(codes_m & 0x7f, hvec_set(8 * window[0] - 1));
+  const hvec half_v = hvec_add_unless_zero(codes_v, hvec_set(8 * window[1] - 1));
+  const upair bits_m = halves_apart(half_m << 4 | (codes_m << 8 & 0x8000));
+  const upair bits_v = halves_apart(half_v << 4);
+  for (int k = 0; k < 2; k++) m->x[k] = (vec)bits_m.x[k], v->x[k] = (vec)bits_v.x[k];
+}
+
+/* Of an even element and the next: what is added before bits are dropped. */
+INLINE upair addends(uvec random) {
+  const uvec mask = uvec_set(0xffff0u), half = uvec_set(8);
+  return (upair){{(random << 4 & mask) | half, (random >> 12 & mask) | half}};
+}
+
+/* Upper halves after rounding. A carry does not reach the sign. */
+INLINE hvec rounded_halves(const pair *x, const upair *add) {
+  return halves_together((uvec)x->x[0] + add->x[0], (uvec)x->x[1] + add->x[1]);
 }
 
 INLINE uvec encode_v(uvec bits, uvec add, uvec window8) {
-  const uvec u = round_code(bits, add), one = uvec_set(1);
+  const uvec u = (bits + add) >> HK_FINEST, one = uvec_set(1);
   const uvec code = uvec_most(u + one, window8 + one) - window8; /* at least 1 */
   return uvec_where(uvec_differ(bits, uvec_set(0)), code, bits);
 }
 
-INLINE uvec encode_m(uvec bits, uvec add, uvec random, uvec window, bool low) {
-  const uvec magnitude = bits & ~SIGN_BIT;
-  const umask below = uvec_below(magnitude, window << 23);
-  uvec code = round_code(magnitude, add) - (window << 3) + uvec_set(1);
-  if (low) { /* something is below the window */
-    const uvec exponent = magnitude >> 23;
-    uvec share = (magnitude & uvec_set(0x7fffffu)) | uvec_set(0x800000u);
-    share = uvec_shift(share, window - exponent + uvec_set(7));
-    share = uvec_where(uvec_differ(exponent, uvec_set(0)), share, uvec_set(0));
-    const uvec up = uvec_where(uvec_below(random, share), uvec_set(1), uvec_set(0));
-    code = uvec_where(below, up, code);
-  }
-  return code | (bits >> 24 & uvec_set(0x80u));
+INLINE uvec encode_m(uvec bits, uvec add, uvec random, uvec window) {
+  const uvec magnitude = bits & uvec_set(0x7fffffffu), exponent = magnitude >> 23;
+  const uvec code = ((magnitude + add) >> HK_FINEST) - (window << 3) + uvec_set(1);
+  uvec share = (magnitude & uvec_set(0x7fffffu)) | uvec_set(0x800000u);
+  share = uvec_shift(share, window - exponent + uvec_set(7));
+  share = uvec_where(uvec_differ(exponent, uvec_set(0)), share, uvec_set(0));
+  const uvec up = uvec_where(uvec_below(random, share), uvec_set(1), uvec_set(0));
+  return uvec_where(uvec_below(exponent, window), up, code) | (bits >> 24 & uvec_set(0x80u));
 }
 
-/* Updates one block; false: nothing was stored, because the reference must do it. */
-INLINE bool update_code_block(hk_format format, const constants *c, hk_grad_type type,
-                              hk_state_at from, hk_state_at to, const char *grad, char *w,
-                              const uint32_t key[2], uvec number, bool stream,
-                              bool stream_weights) {
-  const uint8_t window[2] = {(uint8_t)from.windows[0], (uint8_t)from.windows[1]};
-  const int size = (int)hk_grad_size(type);
-  code_block b;
-  if (__builtin_expect(load_codes(from, &b), 0)) return false;
-  uvec most_m = uvec_set(0), most_v = uvec_set(0), least_m = uvec_set(0);
-  for (int k = 0; k < PAIRS; k++) {
-    b.x[k] = load_block_pair(format, hk_state_at_element(format, from, k * PAIR), window,
-                             b.codes_m[k], b.codes_v[k]);
-    update_pair(c, load_grads(type, grad + k * PAIR * size), &b.x[k]);
-    b.random[k] = random_words(key, number);
-    number += uvec_set(LANES);
+/* Encodes a block that has values below the window of m, or v = 0: again from the codes and
+ * gradients of before. `by`: NULL, or infinities, NaN and the largest values are among them, and
+ * the reference encodes m and v, which are stored there. */
+INLINE void encode_block(const code_update *u, hk_state_at from, hk_state_at to, const char *grad,
+                         const uint8_t before[2], const uint8_t after[2], const uint32_t key[2],
+                         uvec number, float *by) {
+  const int size = (int)hk_grad_size(u->type);
+  hvec last_m = hvec_set(0), last_v = hvec_set(0);
+  for (int k = 0; k < PAIRS; k++, number += uvec_set(LANES)) {
+    const hk_state_at at = hk_state_at_element(u->format, to, (k & ~1) * PAIR);
+    const pair grads = load_grads(u->type, grad + k * PAIR * size);
+    const uvec random = random_words(key, number);
+    const upair add = addends(random), r = {{random & uvec_set(0xffffu), random >> 16}};
+    pair m, v;
+    uvec code_m[2], code_v[2];
+    load_moments(hk_state_at_element(u->format, from, k * PAIR), before, &m, &v);
     for (int j = 0; j < 2; j++) {
-      const uvec r = j == 0 ? b.random[k] & uvec_set(0xffffu) : b.random[k] >> 16;
-      const uvec add = (r << 4) + uvec_set(8), m = (uvec)b.x[k].m.x[j] & ~SIGN_BIT;
-      most_m = uvec_most(most_m, round_code(m, add));
-      most_v = uvec_most(most_v, round_code((uvec)b.x[k].v.x[j], add));
-      least_m = uvec_most(least_m, ~m);
+      update_moments(&u->c, grads.x[j], &m.x[j], &v.x[j]);
+      code_m[j] = encode_m((uvec)m.x[j], add.x[j], r.x[j], uvec_set(after[0]));
+      code_v[j] = encode_v((uvec)v.x[j], add.x[j], uvec_set(8u * after[1]));
     }
-  }
-  const uint32_t u_m = uvec_largest(most_m), u_v = uvec_largest(most_v);
-  if (__builtin_expect(u_m > HK_LARGEST || u_v > HK_LARGEST, 0)) return false;
-  const uint32_t of_m = hk_code_window(u_m, HK_CODES_M), of_v = hk_code_window(u_v, HK_CODES_V);
-  const bool low = ~uvec_largest(least_m) < of_m << 23;
-  for (int k = 0; k < PAIRS; k++) {
-    uvec m[2], v[2];
-    for (int j = 0; j < 2; j++) {
-      const uvec r = j == 0 ? b.random[k] & uvec_set(0xffffu) : b.random[k] >> 16;
-      const uvec add = (r << 4) + uvec_set(8);
-      m[j] = encode_m((uvec)b.x[k].m.x[j], add, r, uvec_set(of_m), low);
-      v[j] = encode_v((uvec)b.x[k].v.x[j], add, uvec_set(8 * of_v));
+    if (by != NULL) {
+      store_words((char *)(by + k * PAIR), (upair){{(uvec)m.x[0], (uvec)m.x[1]}}, false);
+      store_words((char *)(by + HK_CODE_BLOCK + k * PAIR), (upair){{(uvec)v.x[0], (uvec)v.x[1]}},
+                  false);
+      continue;
     }
-    const hk_state_at at = hk_state_at_element(format, to, k * PAIR);
-    store_p_of_codes(format, at, &b.x[k].p, stream, w != NULL ? w + 2 * k * PAIR : NULL,
-                     stream_weights);
-    uvec_store_halves(at.m, m[0] | m[1] << 8, stream);
-    uvec_store_halves(at.v, v[0] | v[1] << 8, stream);
+    const hvec of_m = (hvec)(code_m[0] | code_m[1] << 16);
+    const hvec of_v = (hvec)(code_v[0] | code_v[1] << 16);
+    if (k % 2 != 0) {
+      hvec_store_bytes(at.m, last_m, of_m, u->stream);
+      hvec_store_bytes(at.v, last_v, of_v, u->stream);
+    }
+    last_m = of_m, last_v = of_v;
   }
-  to.windows[0] = (char)(uint8_t)of_m, to.windows[1] = (char)(uint8_t)of_v;
+}
+
+/* Updates one block, of element `index` on; false: nothing was stored, because the reference must
+ * do it. */
+INLINE bool update_code_block(const code_update *u, hk_state_at from, hk_state_at to,
+                              const char *grad, char *w, const uint32_t key[2], int64_t index) {
+  const uint8_t before[2] = {(uint8_t)from.windows[0], (uint8_t)from.windows[1]};
+  const int size = (int)hk_grad_size(u->type);
+  const uvec first = uvec_count() + uvec_set(hk_random_number(index));
+  uvec number = first;
+  hvec m[PAIRS], v[PAIRS];
+  hvec most_m = hvec_set(0), most_v = most_m, least_m = ~most_m, least_v = ~most_m;
+  if (__builtin_expect(codes_are_special(from), 0)) return false;
+  for (int k = 0; k < PAIRS; k++, number += uvec_set(LANES)) {
+    const hk_state_at at = hk_state_at_element(u->format, from, k * PAIR);
+    state_pair x = {.p = load_p(u->format, at)};
+    load_moments(at, before, &x.m, &x.v);
+    update_pair(&u->c, load_grads(u->type, grad + k * PAIR * size), &x);
+    store_p_of_codes(u->format, hk_state_at_element(u->format, to, k * PAIR), &x.p, u->stream,
+                     w != NULL ? w + 2 * k * PAIR : NULL, u->stream_weights);
+    const upair add = addends(random_words(key, number));
+    m[k] = rounded_halves(&x.m, &add), v[k] = rounded_halves(&x.v, &add);
+    most_m = hvec_most(most_m, m[k] & 0x7fff), least_m = hvec_least(least_m, m[k] & 0x7fff);
+    most_v = hvec_most(most_v, v[k]), least_v = hvec_least(least_v, v[k]);
+  }
+  const uint32_t u_m = hvec_largest(most_m) >> 4, u_v = hvec_largest(most_v) >> 4;
+  const uint8_t after[2] = {(uint8_t)hk_code_window(u_m, HK_CODES_M),
+                            (uint8_t)hk_code_window(u_v, HK_CODES_V)};
+  const uint16_t of_m = (uint16_t)(8 * after[0]), of_v = (uint16_t)(8 * after[1]);
+  if (__builtin_expect(u_m > HK_LARGEST || u_v > HK_LARGEST, 0)) {
+    float by[2 * HK_CODE_BLOCK];
+    encode_block(u, from, to, grad, before, after, key, first, by);
+    hk_codes_write(to, u->step->key, index, HK_CODE_BLOCK, by, by + HK_CODE_BLOCK);
+    return true;
+  }
+  to.windows[0] = (char)after[0], to.windows[1] = (char)after[1];
+  if (__builtin_expect(hvec_any_below(least_m, hvec_set((of_m + 1) << 4)) ||
+                           hvec_any_below(least_v, hvec_set(1 << 4)),
+                       0)) {
+    encode_block(u, from, to, grad, before, after, key, first, NULL);
+    return true;
+  }
+  for (int k = 0; k < PAIRS; k += 2) {
+    const hk_state_at at = hk_state_at_element(u->format, to, k * PAIR);
+    for (int j = k; j < k + 2; j++) {
+      const hvec signed_m = (m[j] >> 4) - hvec_set(of_m - 1); /* the sign is bit 11 */
+      m[j] = (signed_m >> 4 & 0x80) | (signed_m & 0x7f);
+      v[j] = hvec_minus(v[j] >> 4, hvec_set(of_v)) + 1;
+    }
+    hvec_store_bytes(at.m, m[k], m[k + 1], u->stream);
+    hvec_store_bytes(at.v, v[k], v[k + 1], u->stream);
+  }
   return true;
 }
 
@@ -392,16 +442,19 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
 INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
                       hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
                       const char *grad, uint16_t *w, int64_t index) {
-  const constants c = {vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
-                       vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps),   vec_set(s->size)};
-  const bool stream = tuning.stream_state && on_line(to.p) && on_line(to.m) && on_line(to.v) &&
-                      (!hk_format_is_split(format) || on_line(to.low));
-  const bool stream_weights = tuning.stream_weights && on_line(w);
+  const code_update u = {
+      .format = format,
+      .type = type,
+      .c = {vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
+            vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps), vec_set(s->size)},
+      .step = s,
+      .stream = tuning.stream_state && on_line(to.p) && on_line(to.m) && on_line(to.v) &&
+                (!hk_format_is_split(format) || on_line(to.low)),
+      .stream_weights = tuning.stream_weights && on_line(w)};
   const int size = (int)hk_grad_size(type);
   uint32_t key[2];
   hk_random_key_at(s->key, index, key);
-  int64_t i = 0;
-  for (; i < n; i += HK_CODE_BLOCK) {
+  for (int64_t i = 0; i < n; i += HK_CODE_BLOCK) {
     const int64_t here = n - i < HK_CODE_BLOCK ? n - i : HK_CODE_BLOCK;
     const hk_state_at a = hk_state_at_element(format, from, i),
                       b = hk_state_at_element(format, to, i);
@@ -415,13 +468,10 @@ INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_s
       prefetch(a.m, tuning.ahead / 4, HK_CODE_BLOCK);
       prefetch(a.v, tuning.ahead / 4, HK_CODE_BLOCK);
     }
-    const uvec number = uvec_count() + uvec_set(hk_random_number(index + i));
-    if (here == HK_CODE_BLOCK &&
-        update_code_block(format, &c, type, a, b, g, weights, key, number, stream, stream_weights))
-      continue;
+    if (here == HK_CODE_BLOCK && update_code_block(&u, a, b, g, weights, key, index + i)) continue;
     hk_update_scalar(format, s, type, here, a, b, g, (uint16_t *)(void *)weights, index + i);
   }
-  if (stream || stream_weights) stream_fence(); /* as in adamw_loop */
+  if (u.stream || u.stream_weights) stream_fence(); /* as in adamw_loop */
 }
 #endif
 
