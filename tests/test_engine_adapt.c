@@ -196,6 +196,33 @@ static void an_engine_tries_and_keeps_its_bits(void **unused) {
   }
 }
 
+/* Steps with more backwards take longer: they are another kind, where their time counts. */
+static void numbers_of_backwards_are_not_compared(void **unused) {
+  (void)unused;
+  int overlapped = 0;
+  for (uint64_t number = 0; number < 4; number++) {
+    hk_error err = {0};
+    world w = {.r = {number + 40}, .seed = number};
+    make_model(&w);
+    w.adapts = true;
+    make_engine(&w, NULL);
+    const hk_adapt *a = &w.engine->training->adapt;
+    const bool overlaps = w.engine->plan.overlap != HK_OVERLAP_NONE;
+    overlapped += overlaps;
+    for (int i = 0; i < 12; i++) {
+      if (i == 6) assert_int_equal(a->kind / HK_STEP_KINDS, 0);
+      forward(&w);
+      for (int k = 0; k < (i < 6 ? 1 : 3); k++) backward(&w, 0, true);
+      step(&w, true);
+    }
+    assert_int_equal(a->kind / HK_STEP_KINDS, overlaps ? 2 : 0);
+    assert_state(&w);
+    must(hk_engine_discard(w.engine, -1, &err), &err);
+    unmake(&w);
+  }
+  assert_true(overlapped > 0);
+}
+
 static void a_team_of_one_has_no_choice(void **unused) {
   (void)unused;
   random_stream r = {1};
@@ -216,6 +243,7 @@ int main(void) {
       cmocka_unit_test(a_wrong_prediction_is_noticed),
       cmocka_unit_test(kinds_are_not_compared),
       cmocka_unit_test(an_engine_tries_and_keeps_its_bits),
+      cmocka_unit_test(numbers_of_backwards_are_not_compared),
       cmocka_unit_test(a_team_of_one_has_no_choice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

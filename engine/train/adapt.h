@@ -71,7 +71,7 @@ typedef struct {
 void hk_adapt_begin(hk_adapt *adapt, int threads, int most, hk_ns expected);
 /* An iteration with adapt->threads has taken `time`, and the team updated `rate` elements a second
  * while it worked (0: it did not). `step`: number of steps so far. Iterations of different kinds
- * (hk_step_kind: clip.h) are not compared. Sets adapt->threads. */
+ * (hk_step_kind: clip.h; numbers of backwards) are not compared. Sets adapt->threads. */
 void hk_adapt_note(hk_adapt *adapt, int64_t step, int kind, hk_ns time, double rate);
 /* Writes a sentence that says what the last switch changed and why; "" before the first. `what`:
  * what takes time, "iterations" or "updates". */

@@ -290,7 +290,9 @@ static hk_status take_step(hk_engine *e, const hk_step_options *o, hk_step_repor
   HK_TRY(open_gate(e, stream, o->timeline, err));
   remember(e, o, r);
   r->step = t->stepping;
-  return hk_handover_reset(e, err);
+  HK_TRY(hk_handover_reset(e, err));
+  t->backwards = t->rounds; /* as learnt from this step */
+  return HK_OK;
 }
 
 /* Accounts for a failure during the step. In state BEGUN only spare memory has been written. */
