@@ -371,15 +371,14 @@ static void consider(hk_certificate *c, const problem *answer, const char *name,
   c->worth_ns = capacity > 0 ? ns * 1e9 / capacity : ns / 100;
 }
 
-static void name_binding(hk_certificate *c, const problem *answer, double relief,
-                         hk_optimizer optimizer) {
+static void name_binding(hk_certificate *c, const problem *answer, double relief) {
   const double whole = (double)c->bound_ns - c->before_ns;
   snprintf(c->binding, sizeof c->binding, "nothing");
   for (int i = 0; i < c->n_fixed; i++) consider(c, answer, c->fixed[i].name, whole);
   for (int mode = 0; mode < HK_MODES; mode++)
     for (int i = 0; i < c->n_limits[mode]; i++) consider(c, answer, c->limits[mode][i].name, whole);
   if (relief > 0 && c->most_resident < 1)
-    c->memory_ns = relief * (double)(1 << 30) / hk_state_per_param(optimizer);
+    c->memory_ns = relief * (double)(1 << 30) / c->resident_bytes;
 }
 
 /* -- Life ------------------------------------------------------------------------------------- */
@@ -404,10 +403,11 @@ static void limit_memory(hk_certificate *c, hk_programme *lp, const hk_forecast 
                          const hk_machine *m) {
   hk_programme_memory(lp, &f->plan, m, c->parameters);
   const double state = hk_state_per_param(f->plan.optimizer);
-  const double free = lp->free_gpu;
+  const double beside_activations = (lp->free_gpu - activations(&f->graph)) / state;
+  const double beside_gradients = lp->free_gpu / (state + HK_BYTES_BF16);
+  c->resident_bytes = beside_activations < beside_gradients ? state : state + HK_BYTES_BF16;
   c->least_resident = lp->least_resident;
-  c->most_resident = fmin(1, fmax(0, fmin((free - activations(&f->graph)) / (state * c->parameters),
-                                          free / ((state + HK_BYTES_BF16) * c->parameters))));
+  c->most_resident = fmin(1, fmax(0, fmin(beside_activations, beside_gradients) / c->parameters));
 }
 
 static void fill_work(hk_certificate *c, const hk_plan *plan) {
@@ -457,7 +457,7 @@ hk_status hk_certify(const hk_forecast *f, const hk_machine *machine, hk_certifi
   scale_prices(c);
   c->bound_ns = (hk_ns)floor(fmin(value_of(c, &relief) * (1 - 1e-9), 0x1p62));
   c->iteration_ns = f->iteration_ns;
-  name_binding(c, &answer, relief, f->plan.optimizer);
+  name_binding(c, &answer, relief);
   c->made = true;
   if (c->bound_ns > f->iteration_ns + f->unsteady_ns + f->iteration_ns / 1000)
     return hk_fail(err, HK_NO,

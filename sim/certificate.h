@@ -62,6 +62,7 @@ typedef struct {
   double before_ns;  /* without an overlap: forward, backward and the barrier */
   double work[HK_ROUTE_COUNT][HK_WORK_COUNT]; /* a parameter */
   double least_resident, most_resident;       /* share of parameters whose state is on the GPU */
+  double resident_bytes; /* GPU memory that one more such parameter takes where it is scarcest */
   hk_mode_limit limits[HK_MODES][HK_MODE_LIMITS];
   int n_limits[HK_MODES];
   hk_fixed_limit fixed[HK_FIXED_LIMITS];

@@ -4,7 +4,7 @@
 # Usage: test_golden_certificate.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/fixture.sh"
-check=$(dirname "$0")/../scripts/check-certificate
+check=$tests/../scripts/check-certificate
 
 # tampered FILE CODE: a copy of the plan after CODE changed its certificate c is refused.
 tampered() {
@@ -52,6 +52,13 @@ tampered resident.json 'for row in c["always"]: row["fixed_ns"] *= 0.999; row["n
 ok plan --model llama-2-13b --machine h200-16c --quiet
 tr '\n' ' ' <out | grep -qE "faster than [0-9.]+ ms: gap [0-9.]+ %; .* binds most, +1 .* more of it is +worth [0-9.]+ ms" ||
   fail "plan: no binding limit in '$(cat out)'"
+ok plan --model llama-2-13b --machine h200-16c --set gpu.memory_bytes=150463741824 --json --quiet
+python3 - <<'END' || fail "1 GiB more of GPU memory is not worth what plan says"
+import json
+less, more = (json.load(open(name))["certificate"] for name in ("plain.json", "out"))
+gain = less["bound_ms"] - more["bound_ms"]
+assert gain > 1 and abs(gain - less["one_gib_more_ms"]) < 0.01 * gain, (gain, less["one_gib_more_ms"])
+END
 
 # -- Search -----------------------------------------------------------------------------------------
 
