@@ -71,9 +71,9 @@ typedef struct {
   /* What binds most, and what a little more of it is worth (the shadow price). */
   char binding[40];
   double binding_share; /* of the time after before_ns */
-  char unit[24];        /* "GB/s", "G parameters/s", "%" */
-  double worth_ns;      /* of one unit more */
-  double memory_ns;     /* of 1 GiB more of GPU memory; 0: it does not bind */
+  char unit[24];    /* "GB/s", "G parameters/s"; "%" of the time that an iteration needs of it */
+  double worth_ns;  /* of one unit more; of 1 % less time */
+  double memory_ns; /* of 1 GiB more of GPU memory; 0: it does not bind */
 } hk_certificate;
 
 /* Iteration / bound - 1. */

@@ -13,7 +13,8 @@
 void hk_report_certificate(const hk_certificate *c) {
   if (!c->made) return;
   const double gap = hk_certificate_gap(c);
-  char memory[80] = "";
+  char memory[80] = "", change[48] = "1 % less time of it";
+  if (c->unit[0] != '%') snprintf(change, sizeof change, "1 %s more of it", c->unit);
   if (c->memory_ns >= 5e4)
     snprintf(memory, sizeof memory, ", 1 GiB more of GPU memory %.1f ms",
              hk_ms((hk_ns)c->memory_ns));
@@ -23,8 +24,8 @@ void hk_report_certificate(const hk_certificate *c) {
   else
     hk_print_text(0, 2,
                   "no division of the update is faster than %.1f ms: gap %.1f %%; %s binds most, "
-                  "1 %s more of it is worth %.2f ms%s",
-                  hk_ms(c->bound_ns), 100 * gap, c->binding, c->unit, c->worth_ns / 1e6, memory);
+                  "%s is worth %.2f ms%s",
+                  hk_ms(c->bound_ns), 100 * gap, c->binding, change, c->worth_ns / 1e6, memory);
 }
 
 static void put_modes(const hk_certificate *c, cJSON *root, bool *ok) {
