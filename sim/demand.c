@@ -281,13 +281,31 @@ static void scale_work(hk_demand *d, double rate) {
   for (int u = 0; u < d->n_uses; u++) d->uses[u].per_unit /= rate;
 }
 
+double hk_update_most(const hk_machine *m, hk_optimizer optimizer, double threads) {
+  const double thread = hk_optimizer_info_of(optimizer)->thread;
+  const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, 1);
+  return thread > 0 ? thread * threads * alone : INFINITY;
+}
+
+double hk_update_rate(const hk_machine *m, hk_optimizer optimizer, double threads) {
+  return fmin(
+      hk_update_most(m, optimizer, threads),
+      hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, threads) * hk_update_speed(optimizer));
+}
+
 /* hocket's fused update; the team may lend a thread to queueing. DeepSpeed's kernels never do. The
  * rate of an optimizer other than AdamW is AdamW's, in proportion to memory traffic. */
 static hk_demand adamw_on_cpu(const hk_graph *graph, const hk_machine *m, const hk_op *op) {
   const int team = hk_team_size(graph, op->threads, (int)m->cores.value);
   hk_demand d = on_cpu(graph, m, &m->cpu_adamw, &m->cpu_adamw_threads, team, HK_BYTES_ADAMW);
   if (op->ahead) scale_work(&d, m->cpu_adamw_ahead.value);
-  if (graph->optimizer != HK_OPTIMIZER_FP32) scale_work(&d, hk_update_speed(graph->optimizer));
+  if (graph->optimizer == HK_OPTIMIZER_FP32) return d;
+  scale_work(&d, hk_update_speed(graph->optimizer));
+  /* Arithmetic limits the team, not the bytes of a parameter: all its cores are in use. */
+  const double most = hk_update_most(m, graph->optimizer, team);
+  for (int u = 0; most < d.cap && u < d.n_uses; u++)
+    if (d.uses[u].resource == HK_RES_CORES) d.uses[u].per_unit *= d.cap / most;
+  d.cap = fmin(d.cap, most);
   return d;
 }
 

@@ -24,8 +24,7 @@ typedef struct {
 
 /* The team's rate without other traffic: its own, or what host memory allows. */
 static double cpu_rate(const hk_plan *plan, const hk_machine *m) {
-  const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, plan->cpu_threads) *
-                       hk_update_speed(plan->optimizer);
+  const double alone = hk_update_rate(m, plan->optimizer, plan->cpu_threads);
   const double ranks = plan->job.gpus;
   return fmin(alone, m->dram.value / hk_update_traffic(plan->optimizer) / ranks);
 }

@@ -227,9 +227,7 @@ static hk_status tune_all(pace_search *s, const hk_plan *from, hk_ns time, hk_ns
                           bool cpu_first) {
   const hk_machine *m = s->machine;
   hk_plan plan = *from; /* shares what `from` points to */
-  const double team =
-      hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, (double)plan.cpu_threads) *
-      hk_update_speed(plan.optimizer);
+  const double team = hk_update_rate(m, plan.optimizer, (double)plan.cpu_threads);
   const double seconds = (double)hk_max(1, update) / 1e9;
   const double cpu = (double)hk_plan_on_route(&plan, HK_ROUTE_CPU) / seconds;
   const double out =

@@ -111,6 +111,10 @@ typedef struct {
   } uses[HK_DEMAND_USES];
 } hk_demand;
 
+/* Parameters a second that a team updates with host memory to itself; at most, by its arithmetic
+ * (INFINITY: that does not limit it). */
+double hk_update_rate(const hk_machine *machine, hk_optimizer optimizer, double threads);
+double hk_update_most(const hk_machine *machine, hk_optimizer optimizer, double threads);
 /* Demand of an operation of `graph` on `machine`. */
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *machine);
 /* Whether two operations of one graph have the same demand on any machine. */

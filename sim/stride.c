@@ -33,8 +33,7 @@ static hk_side side_of(const hk_plan *plan, const hk_machine *m) {
                .both = fmin(m->duplex.value, m->fabric_duplex.value / ranks),
                .in_cost = m->h2d_cost.value,
                .out_cost = m->d2h_cost.value,
-               .cpu_wish = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, n) *
-                           hk_update_speed(plan->optimizer),
+               .cpu_wish = hk_update_rate(m, plan->optimizer, n),
                .kernel_bytes = hk_update_traffic(plan->optimizer),
                .state = hk_state_per_param(plan->optimizer),
                .streams = 1};

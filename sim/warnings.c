@@ -227,8 +227,9 @@ static void warn_of_optimizer(hk_warnings *w, const hk_plan *plan) {
   warn(
       w,
       "no update of %s was measured: its kernels count as AdamW's, by memory traffic (%.4g bytes a "
-      "parameter instead of 28)%s%s",
+      "parameter instead of 28)%s%s%s",
       o->name, hk_update_traffic(plan->optimizer),
+      o->thread > 0 ? " or its arithmetic on one kind of node" : "",
       o->orthogonal ? ", and its matrix products as forward's" : "",
       o->engine ? "" : "; the engine does not implement it");
 }

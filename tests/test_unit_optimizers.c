@@ -169,6 +169,34 @@ static void forecasts(void **state) {
   }
 }
 
+/* 8bit on threads that are limited by memory bandwidth only in large teams: by hand. */
+static void arithmetic(void **state) {
+  (void)state;
+  hk_machine machine = schoolbook_machine();
+  machine.cores.value = 32;
+  machine.cpu_adamw.value = 16e9;
+  machine.cpu_adamw_threads.value = 16;
+  const double alone = 16e9 * -expm1(-1.0 / 16), team = 16e9 * -expm1(-1.0);
+  const hk_optimizer_info *const o = hk_optimizer_info_of(HK_OPTIMIZER_8BIT);
+  const double slow = hk_update_rate(&machine, HK_OPTIMIZER_8BIT, 4);
+  assert_true(fabs(slow / (o->thread * 4 * alone) - 1) < 1e-12);
+  assert_true(fabs(hk_update_rate(&machine, HK_OPTIMIZER_BF16, 16) / (1.4 * team) - 1) < 1e-12);
+  hk_plan plan = plan_of(&hk_policy_zero_offload, HK_OPTIMIZER_8BIT, HK_OVERLAP_NONE);
+  hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+  hk_op op = *first_of(&graph, HK_OP_ADAMW_CPU);
+  op.threads = 4;
+  const hk_demand d = hk_demand_of(&graph, &op, &machine);
+  assert_true(fabs(d.cap / slow - 1) < 1e-12);
+  for (int u = 0; u < d.n_uses; u++) {
+    if (d.uses[u].resource == HK_RES_CORES) /* none is free for others */
+      assert_true(fabs(d.uses[u].per_unit * d.cap / 4 - 1) < 1e-12);
+    if (d.uses[u].resource == HK_RES_DRAM_CPU)
+      assert_true(fabs(d.uses[u].per_unit / hk_update_traffic(HK_OPTIMIZER_8BIT) - 1) < 1e-12);
+  }
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+}
+
 /* A layer of tiny_model: q, k, v and o of 64 x 64; gate, up and down of 64 x 128. */
 static void newton_schulz(void **state) {
   (void)state;
@@ -274,9 +302,9 @@ static void ranked(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sizes),     cmocka_unit_test(times),         cmocka_unit_test(memory),
-      cmocka_unit_test(forecasts), cmocka_unit_test(newton_schulz), cmocka_unit_test(refused),
-      cmocka_unit_test(ranked),    cmocka_unit_test(in_plan_files),
+      cmocka_unit_test(sizes),     cmocka_unit_test(times),      cmocka_unit_test(memory),
+      cmocka_unit_test(forecasts), cmocka_unit_test(arithmetic), cmocka_unit_test(newton_schulz),
+      cmocka_unit_test(refused),   cmocka_unit_test(ranked),     cmocka_unit_test(in_plan_files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,8 +16,10 @@ void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool ex
                 o->source, hk_update_traffic(plan->optimizer),
                 machine->cpu_adamw.value * hk_update_speed(plan->optimizer) / 1e9,
                 hk_update_traffic(plan->optimizer),
-                plan->optimizer == HK_OPTIMIZER_FP32
-                    ? ""
+                plan->optimizer == HK_OPTIMIZER_FP32 ? ""
+                : o->thread > 0
+                    ? "; its arithmetic limits a thread of a full team to a part, measured on one "
+                      "kind of node, of what a thread alone updates of fp32"
                     : ", which assumes that memory limits both; it was not measured",
                 o->engine ? "implements it" : "does not implement it");
   if (o->orthogonal)

@@ -41,6 +41,8 @@ typedef struct {
   int gradient_reads; /* passes over the gradient */
   bool orthogonal;    /* Newton-Schulz iterations on whole matrices (hk_newton_schulz_flops) */
   bool engine;        /* the engine implements it */
+  double thread;      /* parameters that a thread of a full team updates at most, if its arithmetic
+                         limits it, of those that one thread alone updates of fp32; 0: no limit */
 } hk_optimizer_info;
 
 const hk_optimizer_info *hk_optimizer_info_of(hk_optimizer optimizer);
