@@ -321,7 +321,7 @@ class Attachment:
                 gates.setdefault("", set()).add(block)
         self._hook_modules(gates, ("before",))
         self._tracer.remove()
-        self._trace = None
+        self._trace = self._call = None  # a later forward's batch, or of a rank that did not plan
         self.busy = self.waits
         if self.optimizer()._settings.overlap == "none" and not self._compiled:
             self._ungate_parameters()

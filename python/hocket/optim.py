@@ -18,7 +18,7 @@ from .attach import Attachment, refuse_ranks
 from .binding import Binding, Entry, Settings, increment_versions, log, trainable
 from .blocks import MAX_BLOCKS, Block
 from .checks import check_group, check_settings
-from .errors import HocketError, HocketUsageError
+from .errors import HocketUsageError
 from .handle import handle_in
 from .handover import HandOver
 from .names import name_in_modules
@@ -289,7 +289,7 @@ class AdamW(Optimizer):
                 plan, answer = resolve_plan(
                     settings, entries, blocks, self._attachment, shared.here()
                 )
-            except HocketError as error:
+            except Exception as error:  # noqa: BLE001  (raised again, on all ranks)
                 failure = error
         shared.agree(failure=failure)
         sizes = [(entry.number, ranks.local(entry.param).numel()) for entry in entries]

@@ -80,7 +80,7 @@ def other_micro_steps(optimizer: "AdamW", report: Dict[str, Any]) -> List[str]:
         return []
     return [
         f"The plan was made for {planned} backward(s) a step, and steps have {found}: with "
-        f"accumulation_steps={found} it would keep sums of gradients on the GPU."
+        f"accumulation_steps={found} it would count their times and their sums of gradients."
     ]
 
 

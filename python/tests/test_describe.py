@@ -295,6 +295,22 @@ def test_plan_auto_says_what_it_was_not_told(monkeypatch):
     assert "would" not in opt.explain()
 
 
+def test_plan_auto_keeps_no_batch(monkeypatch):
+    """The plan is made in the first backward; forwards before the first step follow."""
+    monkeypatch.setenv("HOCKET_MACHINE", "h200-16c")
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
+    model = make("llama")
+    opt = hocket.AdamW(model.parameters(), plan="auto")
+    opt.attach(model)
+    kept = batches(2)
+    for batch in kept:
+        model(batch).backward()
+    opt.step()
+    kept[:], batch = [weakref.ref(each) for each in kept], None
+    gc.collect()
+    assert [each() for each in kept] == [None, None]
+
+
 def test_plan_auto_names_what_is_missing(monkeypatch, tmp_path):
     model = make("llama")
     opt = hocket.AdamW(model.parameters(), plan="auto")
