@@ -7,7 +7,8 @@
 #include "sim/policy.h"
 
 /* Prints text in which no character is one of roff's requests or escapes. Newlines are kept; a line
- * that begins with a dot or an apostrophe gets a character without width before it. */
+ * that begins with a dot or an apostrophe gets a character without width before it. Long lists of
+ * values may break after '|'. */
 static void put(const char *text) {
   bool begins = true;
   for (; *text != '\0'; text++) {
@@ -25,6 +26,8 @@ static void put(const char *text) {
       fputs("\\(ha", stdout);
     else if (*text == '~')
       fputs("\\(ti", stdout);
+    else if (*text == '|')
+      fputs("|\\:", stdout);
     else
       putchar(*text);
   }
