@@ -78,6 +78,8 @@ assert found["certificate"]["gap_pct"] < plain["certificate"]["gap_pct"]
 EOF
 expect 2 "search chooses routes without an overlap" plan --model llama-2-13b --machine h200-16c \
   --search 1 --overlap both
+expect 2 "seed starts another search: it needs --search" plan --model llama-2-13b --machine h200-16c \
+  --seed 3
 expect 2 "search needs a single --machine" plan --model llama-2-13b --machine h200-16c \
   --machine h200-node-16c --search 1
 

@@ -373,6 +373,8 @@ static hk_status search(const hk_args *args, hk_planning *p, hk_error *err) {
   hk_ranking *ranking = &p->ranking;
   const hk_option_set fixed = HK_OPTION(POLICY) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |
                               HK_OPTION(BUFFERS) | HK_OPTION(RUNTIME) | HK_OPTION(OVERLAP);
+  if (args->search == 0 && args->given & HK_OPTION(SEED))
+    return hk_fail(err, HK_INPUT, "--seed starts another search: it needs --search SECONDS");
   if (args->search == 0 || ranking->n_fit == 0) return HK_OK;
   if (args->given & fixed || hk_optimizer_info_of(p->setup.settings.optimizer)->orthogonal)
     return hk_fail(err, HK_INPUT,
