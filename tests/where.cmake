@@ -30,19 +30,21 @@ set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training
                    engine_faults engine_run engine_stand engine_training_faults)
 # Their code runs under ASan in engine_calibrate (fits of probes), engine_validate, engine_training
 # and engine_executor.
-set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_training_orders
-                 engine_validate_cli golden_endless golden_hand_grid golden_published
-                 property_monotone unit_fit unit_import_deepspeed unit_overlap_search
-                 unit_profile_fit unit_profile_nodes unit_ratio unit_replay_inputs unit_search)
+set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_formats
+                 engine_formats_bias engine_training_orders engine_validate_cli golden_endless
+                 golden_hand_grid golden_published property_monotone unit_fit
+                 unit_import_deepspeed unit_overlap_search unit_profile_fit
+                 unit_profile_nodes unit_ratio unit_replay_inputs unit_search)
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_host_memory
                 engine_validate_cli)
-# engine_accumulate, engine_executor, engine_segments and engine_training use the same threads.
-set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
+# engine_accumulate, engine_executor, engine_pace and engine_training use the same threads.
+set(LONG_IN_TSAN engine_adapt engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
                  engine_checkpoint_training engine_checksum engine_clip_blocks engine_exact
-                 engine_formats engine_formats_bias engine_recording engine_run engine_squares
-                 engine_stand engine_training_faults engine_training_orders engine_validate)
+                 engine_formats engine_formats_bias engine_recording engine_run engine_segments
+                 engine_squares engine_stand engine_training_faults engine_training_orders
+                 engine_validate)
 
 # CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take
 # less than 4. ctest starts the longest first, so that no processor waits for one at the end.

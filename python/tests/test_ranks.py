@@ -108,19 +108,15 @@ def check(answers):
     assert not texts, "\n".join(texts)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "saved, kind, loaded, other",
     [
         (2, "fsdp", 1, "fsdp"),
-        *(
-            pytest.param(*worlds, marks=pytest.mark.full)
-            for worlds in (
-                (1, "fsdp", 2, "fsdp"),
-                (2, "fsdp", 3, "fsdp"),
-                (2, "fsdp", 4, "hsdp"),
-                (4, "hsdp", 3, "fsdp"),
-            )
-        ),
+        (1, "fsdp", 2, "fsdp"),
+        (2, "fsdp", 3, "fsdp"),
+        (2, "fsdp", 4, "hsdp"),
+        (4, "hsdp", 3, "fsdp"),
     ],
 )
 def test_a_checkpoint_of_another_number_of_ranks(worlds, tmp_path, saved, kind, loaded, other):
