@@ -11,7 +11,11 @@ import sys
 import time
 
 import pytest
+from torch.distributed import fsdp
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(fsdp, "fully_shard"), reason="FSDP2 is in torch.distributed.fsdp since torch 2.6"
+)
 WORKER = pathlib.Path(__file__).with_name("ranks_worker.py")
 DEATH = "a_rank_that_is_killed"
 NAMES = re.findall(r"^@(case|slow)\ndef (\w+)", WORKER.read_text(), flags=re.M)
