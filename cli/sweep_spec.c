@@ -10,6 +10,7 @@
 #include "cli/print/emit.h"
 #include "cli/sweep_read.h"
 #include "core/base/json.h"
+#include "core/base/splitmix.h"
 
 void hk_sweep_spec_free(hk_sweep_spec *spec) {
   for (size_t a = 0; a < spec->n; a++) hk_sweep_axis_free(&spec->axes[a]);
@@ -80,14 +81,6 @@ const char *hk_sweep_product(const hk_sweep_spec *spec, char *buffer, size_t siz
 
 /* -- Samples ----------------------------------------------------------------------------------- */
 
-/* splitmix64 */
-static uint64_t next(uint64_t *state) {
-  uint64_t x = *state += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 static int by_id(const void *left, const void *right) {
   const int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
   return (a > b) - (a < b);
@@ -97,7 +90,7 @@ static int by_id(const void *left, const void *right) {
 static void draw_few(hk_sweep_spec *spec, uint64_t state) {
   for (int64_t have = 0; have < spec->sample;) {
     for (int64_t i = have; i < spec->sample; i++)
-      spec->picked[i] = (int64_t)(next(&state) % (uint64_t)spec->points);
+      spec->picked[i] = (int64_t)(hk_splitmix_next(&state) % (uint64_t)spec->points);
     qsort(spec->picked, (size_t)spec->sample, sizeof *spec->picked, by_id);
     have = 0;
     for (int64_t i = 0; i < spec->sample; i++)
@@ -110,7 +103,7 @@ static void draw_few(hk_sweep_spec *spec, uint64_t state) {
 static void draw_many(hk_sweep_spec *spec, uint64_t state) {
   int64_t have = 0;
   for (int64_t id = 0; have < spec->sample; id++)
-    if ((int64_t)(next(&state) % (uint64_t)(spec->points - id)) < spec->sample - have)
+    if ((int64_t)(hk_splitmix_next(&state) % (uint64_t)(spec->points - id)) < spec->sample - have)
       spec->picked[have++] = id;
 }
 

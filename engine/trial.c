@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/splitmix.h"
 #include "engine/private.h"
 
 /* SPAN: number of parameters of a tensor, which are made, given and compared at a time. CHUNK:
@@ -34,18 +35,10 @@ struct hk_trial {
   hk_adamw_step plain_step;
 };
 
-/* SplitMix64's mixing function. Applied to a counter it gives values that do not depend on the
- * order in which threads compute them. */
-static uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
-/* Start of a stream of random numbers; number i of it is mix(start + GOLDEN * i). */
-#define GOLDEN 0x9e3779b97f4a7c15u
+/* Start of a stream of random numbers; number i of it is hk_splitmix_mix(start + HK_SPLITMIX_STEP *
+ * i), in whatever order threads compute them. */
 static uint64_t stream_start(const hk_trial *t, uint64_t stream) {
-  return mix(t->options.seed + GOLDEN * (stream + 1));
+  return hk_splitmix_mix(t->options.seed + HK_SPLITMIX_STEP * (stream + 1));
 }
 
 /* A weight uniformly distributed from -0.05 to 0.05, made of 32 random bits. */
@@ -73,11 +66,11 @@ static void make_weights(void *arg, int64_t c, int thread) {
   (void)thread;
   const span_work *w = arg;
   const int64_t end = hk_min((c + 1) * CHUNK, w->n);
-  uint64_t counter =
-      stream_start(w->trial, 0) + GOLDEN * (uint64_t)((w->begin + c * CHUNK) / WEIGHTS_A_DRAW);
+  uint64_t counter = stream_start(w->trial, 0) +
+                     HK_SPLITMIX_STEP * (uint64_t)((w->begin + c * CHUNK) / WEIGHTS_A_DRAW);
   float *span = w->trial->span;
-  for (int64_t i = c * CHUNK; i < end; i += WEIGHTS_A_DRAW, counter += GOLDEN) {
-    const uint64_t z = mix(counter);
+  for (int64_t i = c * CHUNK; i < end; i += WEIGHTS_A_DRAW, counter += HK_SPLITMIX_STEP) {
+    const uint64_t z = hk_splitmix_mix(counter);
     span[i] = weight((uint32_t)z);
     span[i + 1] = weight((uint32_t)(z >> 32));
   }
@@ -88,10 +81,10 @@ static void make_gradients(void *arg, int64_t c, int thread) {
   const span_work *w = arg;
   hk_trial *t = w->trial;
   const int64_t begin = c * CHUNK, end = hk_min(begin + CHUNK, w->n);
-  uint64_t counter =
-      stream_start(t, (uint64_t)w->step) + GOLDEN * (uint64_t)((w->begin + begin) / GRADS_A_DRAW);
-  for (int64_t i = begin; i < end; i += GRADS_A_DRAW, counter += GOLDEN) {
-    const uint64_t four = (mix(counter) & GRAD_KEPT) + GRAD_LEAST;
+  uint64_t counter = stream_start(t, (uint64_t)w->step) +
+                     HK_SPLITMIX_STEP * (uint64_t)((w->begin + begin) / GRADS_A_DRAW);
+  for (int64_t i = begin; i < end; i += GRADS_A_DRAW, counter += HK_SPLITMIX_STEP) {
+    const uint64_t four = (hk_splitmix_mix(counter) & GRAD_KEPT) + GRAD_LEAST;
     memcpy(w->grads + i, &four, sizeof four);
   }
   if (t->options.check) {

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/base/splitmix.h"
+
 /* -- Errors ------------------------------------------------------------------------------------ */
 
 static const char *const names[] = {[HK_ERROR_EXACT] = "exact",
@@ -77,21 +79,13 @@ static const double upper[HK_DRAWS / 2] = {0.052245180, 0.157310685, 0.264146977
                                            0.488776411, 0.610294610, 0.741594044, 0.887146559,
                                            1.054472452, 1.258161561, 1.534120544, 2.036834132};
 
-/* splitmix64: the next pseudo-random number. */
-static uint64_t next(uint64_t *state) {
-  uint64_t x = *state += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 void hk_latin_hypercube(uint64_t seed, double z[HK_DRAWS]) {
   for (int i = 0; i < HK_DRAWS / 2; i++) {
     z[i] = upper[i];
     z[HK_DRAWS - 1 - i] = -upper[i];
   }
   for (int i = HK_DRAWS - 1; i > 0; i--) {
-    const int other = (int)(next(&seed) % (uint64_t)(i + 1));
+    const int other = (int)(hk_splitmix_next(&seed) % (uint64_t)(i + 1));
     const double kept = z[i];
     z[i] = z[other];
     z[other] = kept;

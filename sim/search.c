@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/splitmix.h"
 #include "core/graph/bytes.h"
 
 #define BATCH        16
@@ -12,20 +13,12 @@
 #define STALE        3000 /* rounds without a gain, after which it ends */
 #define ENOUGH       1e-4 /* gap at which it ends */
 
-/* SplitMix64 (Steele, Lea, Flood 2014). */
-static uint64_t next(uint64_t *state) {
-  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 static size_t pick(uint64_t *state, size_t n) {
-  return (size_t)(next(state) % n);
+  return (size_t)(hk_splitmix_next(state) % n);
 }
 
 static double between(uint64_t *state, double least, double most) {
-  return least + (most - least) * (double)(next(state) >> 11) * 0x1p-53;
+  return least + (most - least) * (double)(hk_splitmix_next(state) >> 11) * 0x1p-53;
 }
 
 /* -- Changes ---------------------------------------------------------------------------------- */
@@ -142,7 +135,7 @@ static hk_status climb(hill *h, int64_t round, hk_error *err) {
     uint64_t state = h->options->seed ^ (uint64_t)(round * BATCH + i + 1) * 0xd1342543de82ef95u;
     hk_plan copy;
     times[i] = INT64_MAX;
-    errors[i].status = changed(&h->current, h->start, h->machine, next(&state),
+    errors[i].status = changed(&h->current, h->start, h->machine, hk_splitmix_next(&state),
                                round == 0 && i == 0, &plans[i], &errors[i]);
     if (errors[i].status == HK_OK) errors[i].status = hk_plan_copy(&plans[i], &copy, &errors[i]);
     if (errors[i].status == HK_OK) errors[i].status = time_of(h, &copy, &times[i], &errors[i]);

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "calib/stand/private.h"
+#include "core/base/splitmix.h"
 #include "core/graph/bytes.h"
 
 #define FILL_CHUNK HK_MIB
@@ -23,13 +24,11 @@ hk_status hk_stand_go_on(const hk_stand *stand, hk_error *err) {
 
 /* ---- Filling --------------------------------------------------------------------------------- */
 
-/* splitmix64 of seed and index. Signs and low bits are random; exponents are 118 or 119 (bias 127),
+/* SplitMix64 of seed and index. Signs and low bits are random; exponents are 118 or 119 (bias 127),
  * so that magnitudes lie between 2^-9 and 2^-7. */
 uint64_t hk_stand_pattern(uint64_t seed, int64_t i) {
-  uint64_t r = seed + (uint64_t)i * 0x9e3779b97f4a7c15u;
-  r = (r ^ r >> 30) * 0xbf58476d1ce4e5b9u;
-  r = (r ^ r >> 27) * 0x94d049bb133111ebu;
-  return ((r ^ r >> 31) & 0x80ff80ff80ff80ffu) | 0x3b003b003b003b00u;
+  return (hk_splitmix_mix(seed + (uint64_t)i * HK_SPLITMIX_STEP) & 0x80ff80ff80ff80ffu) |
+         0x3b003b003b003b00u;
 }
 
 typedef struct {

@@ -5,20 +5,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/splitmix.h"
 #include "engine/adamw/adamw_kernels.h"
 
 /* -- Random bits ------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 void hk_random_key(uint64_t seed, uint64_t tensor, int64_t step, uint32_t key[2]) {
-  const uint64_t golden = 0x9e3779b97f4a7c15u;
-  const uint64_t of_tensor = mix(mix(seed + golden) ^ tensor);
-  const uint64_t z = mix(of_tensor + (uint64_t)step * golden);
+  const uint64_t of_tensor = hk_splitmix_mix(hk_splitmix_mix(seed + HK_SPLITMIX_STEP) ^ tensor);
+  const uint64_t z = hk_splitmix_mix(of_tensor + (uint64_t)step * HK_SPLITMIX_STEP);
   key[0] = (uint32_t)z;
   key[1] = (uint32_t)(z >> 32);
 }
