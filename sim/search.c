@@ -56,46 +56,59 @@ static void change_staging(hk_plan *plan, const hk_plan *start, uint64_t *r) {
 }
 
 static void change_pace(hk_plan *plan, const hk_machine *m, uint64_t *r) {
-  struct {
+  struct limit {
     double *rate, full;
-  } limits[] = {{&plan->pace.in, m->h2d.value},
-                {&plan->pace.out, m->d2h.value},
-                {&plan->pace.cpu, m->cpu_adamw.value / plan->job.gpus}};
-  double *rate = limits[pick(r, 3)].rate;
-  const size_t which = rate == &plan->pace.in ? 0 : rate == &plan->pace.out ? 1 : 2;
-  const double changed = (*rate > 0 ? *rate : limits[which].full) * between(r, 0.9, 1.1);
-  *rate = changed < limits[which].full && changed > HK_LEAST_PACE ? changed : 0;
+  };
+  const struct limit limits[] = {{&plan->pace.in, m->h2d.value},
+                                 {&plan->pace.out, m->d2h.value},
+                                 {&plan->pace.cpu, m->cpu_adamw.value / plan->job.gpus}};
+  const struct limit limit = limits[pick(r, 3)];
+  const double changed = (*limit.rate > 0 ? *limit.rate : limit.full) * between(r, 0.9, 1.1);
+  *limit.rate = changed < limit.full && changed > HK_LEAST_PACE ? changed : 0;
 }
 
-/* The plan with a few changes; the first of the first round has its resident state in front, whose
- * gradients come last, so that those for the host have left earlier. */
+static size_t count_resident(const hk_plan *plan) {
+  size_t n = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) n += plan->subgroups[i].route == HK_ROUTE_RESIDENT;
+  return n;
+}
+
+/* Resident subgroups in front, whose gradients come last, so that those for the host have left
+ * earlier. The others keep their order. */
+static void resident_in_front(hk_plan *plan) {
+  const size_t resident = count_resident(plan);
+  size_t to = plan->n_subgroups;
+  for (size_t i = plan->n_subgroups; i-- > 0;) {
+    const hk_route route = plan->subgroups[i].route;
+    if (route != HK_ROUTE_RESIDENT) plan->subgroups[--to].route = route;
+  }
+  for (size_t i = 0; i < resident; i++) plan->subgroups[i].route = HK_ROUTE_RESIDENT;
+}
+
+static void change(hk_plan *plan, const hk_plan *start, const hk_machine *m, uint64_t *r) {
+  const size_t kind = pick(r, 10);
+  if (kind < 3)
+    change_route(plan, r);
+  else if (kind < 6)
+    swap_routes(plan, r);
+  else if (kind < 8)
+    change_order(plan, r);
+  else if (kind < 9)
+    change_pace(plan, m, r);
+  else
+    change_staging(plan, start, r);
+}
+
+/* The plan with a few changes; the first of the first round has its resident state in front. */
 static hk_status changed(const hk_plan *from, const hk_plan *start, const hk_machine *m,
                          uint64_t state, bool front, hk_plan *plan, hk_error *err) {
   HK_TRY(hk_plan_copy(from, plan, err));
-  size_t at = 0, resident = 0;
-  for (size_t i = 0; i < plan->n_subgroups; i++)
-    resident += plan->subgroups[i].route == HK_ROUTE_RESIDENT;
-  for (size_t i = 0; front && i < plan->n_subgroups; i++)
-    if (from->subgroups[i].route != HK_ROUTE_RESIDENT)
-      plan->subgroups[resident + at++].route = from->subgroups[i].route;
-  for (size_t i = 0; front && i < resident; i++) plan->subgroups[i].route = HK_ROUTE_RESIDENT;
-  for (size_t n = front ? 0 : 1 + pick(&state, MOST_CHANGES); n > 0; n--) {
-    const size_t kind = pick(&state, 10);
-    if (kind < 3)
-      change_route(plan, &state);
-    else if (kind < 6)
-      swap_routes(plan, &state);
-    else if (kind < 8)
-      change_order(plan, &state);
-    else if (kind < 9)
-      change_pace(plan, m, &state);
-    else
-      change_staging(plan, start, &state);
+  if (front) {
+    resident_in_front(plan);
+  } else {
+    for (size_t n = 1 + pick(&state, MOST_CHANGES); n > 0; n--) change(plan, start, m, &state);
   }
-  size_t on_gpu = 0;
-  for (size_t i = 0; i < plan->n_subgroups; i++)
-    on_gpu += plan->subgroups[i].route == HK_ROUTE_RESIDENT;
-  plan->ratio = 1 - (double)on_gpu / (double)plan->n_subgroups;
+  plan->ratio = 1 - (double)count_resident(plan) / (double)plan->n_subgroups;
   return HK_OK;
 }
 
@@ -109,17 +122,16 @@ typedef struct {
   hk_ns time;
 } hill;
 
-/* Simulates a plan; INT64_MAX: it does not fit. Takes over *plan. */
+/* Simulates a plan; INT64_MAX: it does not fit. After a failure *plan is empty. */
 static hk_status time_of(const hill *h, hk_plan *plan, hk_ns *time, hk_error *err) {
   hk_forecast f;
   const hk_bytes state = hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
   *time = INT64_MAX;
-  if (h->options->gpu_state != NULL && state > *h->options->gpu_state) {
-    hk_plan_free(plan);
-    return HK_OK;
-  }
+  if (h->options->gpu_state != NULL && state > *h->options->gpu_state) return HK_OK;
   HK_TRY(hk_forecast_make(plan, h->machine, NULL, &f, err));
   if (f.feasible) *time = f.iteration_ns;
+  *plan = f.plan;
+  memset(&f.plan, 0, sizeof f.plan);
   hk_forecast_free(&f);
   return HK_OK;
 }
@@ -133,12 +145,10 @@ static hk_status climb(hill *h, int64_t round, hk_error *err) {
 #pragma omp parallel for schedule(dynamic)
   for (int i = 0; i < BATCH; i++) {
     uint64_t state = h->options->seed ^ (uint64_t)(round * BATCH + i + 1) * 0xd1342543de82ef95u;
-    hk_plan copy;
     times[i] = INT64_MAX;
     errors[i].status = changed(&h->current, h->start, h->machine, hk_splitmix_next(&state),
                                round == 0 && i == 0, &plans[i], &errors[i]);
-    if (errors[i].status == HK_OK) errors[i].status = hk_plan_copy(&plans[i], &copy, &errors[i]);
-    if (errors[i].status == HK_OK) errors[i].status = time_of(h, &copy, &times[i], &errors[i]);
+    if (errors[i].status == HK_OK) errors[i].status = time_of(h, &plans[i], &times[i], &errors[i]);
   }
   hk_status status = HK_OK;
   int best = 0;

@@ -34,10 +34,7 @@ static void put_modes(const hk_certificate *c, cJSON *root, bool *ok) {
     cJSON *element = hk_put_element(modes, ok);
     cJSON *works = hk_put_array(element, "works", ok);
     for (int w = 0; w < HK_WORK_COUNT; w++)
-      if (hk_mode_has(mode, w)) {
-        cJSON *name = cJSON_CreateString(hk_work_names[w]);
-        *ok = *ok && name != NULL && cJSON_AddItemToArray(works, name);
-      }
+      if (hk_mode_has(mode, w)) hk_append_item(works, cJSON_CreateString(hk_work_names[w]), ok);
     cJSON *limits = hk_put_array(element, "limits", ok);
     for (int i = 0; i < c->n_limits[mode]; i++) {
       const hk_mode_limit *limit = &c->limits[mode][i];
