@@ -215,9 +215,14 @@ static void name_binding(hk_bound *bound) {
   }
 }
 
-/* Rounded down by more than the rounding error of the sums above. */
-static hk_ns floor_ns(double ns) {
+hk_ns hk_bound_floor(double ns) {
   return (hk_ns)floor(fmin(ns * (1 - 1e-9), 0x1p62));
+}
+
+hk_ns hk_bound_least(const hk_graph *graph, const hk_op *op, const hk_machine *machine) {
+  hk_ns latency, work;
+  hk_time_alone(graph, op, machine, &latency, &work);
+  return latency + (work > 0 ? work - 1 : 0);
 }
 
 /* Latency of the barrier. Every update waits for it, and it uses no resource, so it adds to the
@@ -246,7 +251,7 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
   physical problem = {&lp, bound, y};
   HK_TRY(hk_programme_solve(load, read_solution, &problem, err));
   const hk_graph node = hk_programme_node(plan);
-  bound->update_ns = floor_ns(certify(&lp, y) * n);
+  bound->update_ns = hk_bound_floor(certify(&lp, y) * n);
   /* With an overlap the barrier is no part of the time in which updates run. */
   if (plan->overlap == HK_OVERLAP_NONE) bound->update_ns += barrier_ns(&node, machine);
   memcpy(bound->price, y, sizeof bound->price);
@@ -295,12 +300,12 @@ hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bo
     }
   }
   if (unrolled) {
-    bound->update_ns = floor_ns(longest);
+    bound->update_ns = hk_bound_floor(longest);
     return HK_OK;
   }
   const hk_ns path = hk_critical_path(graph, machine, HK_EXPAND_UPDATE, err);
   if (path < 0) return HK_ENVIRONMENT;
-  bound->update_ns = barrier_ns(graph, machine) + floor_ns(longest);
+  bound->update_ns = barrier_ns(graph, machine) + hk_bound_floor(longest);
   if (path > bound->update_ns) {
     bound->update_ns = path;
     snprintf(bound->binding, sizeof bound->binding, "critical path");

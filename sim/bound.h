@@ -54,6 +54,12 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
 hk_status hk_bound_graph(const hk_graph *graph, const hk_machine *machine, hk_bound *bound,
                          hk_error *err);
 
+/* A bound in whole nanoseconds: rounded down by more than the rounding error of the sums. */
+hk_ns hk_bound_floor(double ns);
+
+/* Least time of an operation, rounded down where the simulator rounds up. */
+hk_ns hk_bound_least(const hk_graph *graph, const hk_op *op, const hk_machine *machine);
+
 /* Adds to load[resource] what `op`, an operation of rank 0, and its equals on the other ranks that
  * share the resource use of it. Operations without a rate, whose duration is fixed, add nothing. */
 void hk_bound_add_load(const hk_graph *graph, const hk_op *op, const hk_machine *machine,

@@ -2,7 +2,6 @@
 /* Lower bounds of the period of a cyclic graph (period.h). On average each resource and each lane
  * does one iteration's work per period. If a chain of length L leads from operation v of one
  * iteration to v of the next, the period is at least L. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +10,8 @@
 #include "sim/period.h"
 #include "sim/state.h"
 
-/* Rounded down by more than the rounding error of the sums. */
-static hk_ns rounded(double ns) {
-  return (hk_ns)floor(fmin(ns * (1 - 1e-9), 0x1p62));
-}
-
 static void bind(hk_period_bound *bound, double ns, const char *prefix, const char *name) {
-  const hk_ns whole = rounded(ns);
+  const hk_ns whole = hk_bound_floor(ns);
   if (whole <= bound->period_ns) return;
   bound->period_ns = whole;
   snprintf(bound->binding, sizeof bound->binding, "%s%.18s", prefix, name);
@@ -34,13 +28,6 @@ static void bind_resources(const hk_graph *g, size_t each, const hk_machine *mac
          hk_resource_name((hk_resource)r));
 }
 
-/* Least time of an operation, rounded down where the simulator rounds up. */
-static hk_ns least(const hk_graph *g, size_t id, const hk_machine *machine) {
-  hk_ns latency, work;
-  hk_time_alone(g, &g->ops[id], machine, &latency, &work);
-  return latency + (work > 0 ? work - 1 : 0);
-}
-
 /* Of the operations of one iteration; a lane's next operation often takes as long. */
 static hk_status least_of_all(const hk_graph *g, size_t each, const hk_machine *machine,
                               hk_ns *times, hk_error *err) {
@@ -49,8 +36,9 @@ static hk_status least_of_all(const hk_graph *g, size_t each, const hk_machine *
   for (size_t i = 0; i < each; i++) {
     const hk_op *op = &g->ops[i];
     const size_t before = last[op->lane];
-    times[i] = before > 0 && hk_demand_is_same(&g->ops[before - 1], op) ? times[before - 1]
-                                                                        : least(g, i, machine);
+    times[i] = before > 0 && hk_demand_is_same(&g->ops[before - 1], op)
+                   ? times[before - 1]
+                   : hk_bound_least(g, op, machine);
     last[op->lane] = i + 1;
   }
   free(last);
@@ -179,7 +167,7 @@ static int32_t repeats_within(const hk_cyclic *c, hk_ns period) {
 /* The longest cycle that bind() would ignore. */
 static hk_ns longest_ignored(const hk_period_bound *bound) {
   hk_ns length = bound->period_ns;
-  while (rounded((double)(length + 1)) <= bound->period_ns) length++;
+  while (hk_bound_floor((double)(length + 1)) <= bound->period_ns) length++;
   return length;
 }
 

@@ -99,18 +99,16 @@ static bool is_training(const hk_op *op) {
                            op->kind == HK_OP_TP_ALL_REDUCE || op->kind == HK_OP_REDUCE_SCATTER);
 }
 
-/* Least time of an operation, rounded down where the simulator rounds up. */
-static hk_ns least(const hk_graph *g, const hk_op *op, const hk_machine *m) {
-  hk_ns latency, work;
-  hk_time_alone(g, op, m, &latency, &work);
-  return latency + (work > 0 ? work - 1 : 0);
+/* Operations of one iteration. */
+static size_t ops_of_one(const hk_graph *g) {
+  return g->n_ops / (size_t)(g->iterations > 1 ? g->iterations : 1);
 }
 
 /* The longest chain of these operations; from the first forward on, or from the beginning. Only
  * reductions may run in another order than that of the graph (hk_pace.reduce_first). */
 static hk_status training_path(const hk_graph *g, const hk_machine *m, bool from_forward,
                                hk_ns *longest, hk_error *err) {
-  const size_t each = g->n_ops / (size_t)(g->iterations > 1 ? g->iterations : 1);
+  const size_t each = ops_of_one(g);
   hk_ns *end = malloc((each + g->n_lanes + 1) * sizeof *end), *lane_end = end + each;
   if (end == NULL) return hk_fail_memory(err, each * sizeof *end, "a certificate");
   for (size_t l = 0; l < g->n_lanes; l++) lane_end[l] = from_forward ? -1 : 0;
@@ -125,7 +123,7 @@ static hk_status training_path(const hk_graph *g, const hk_machine *m, bool from
     if (!begun && op->kind == HK_OP_FORWARD) begin = 0, begun = true;
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) begin = hk_max(begin, end[g->deps[d]]);
     if (begin < 0) continue;
-    end[i] = begin + least(g, op, m);
+    end[i] = begin + hk_bound_least(g, op, m);
     if (ordered) lane_end[op->lane] = end[i];
     *longest = hk_max(*longest, end[i]);
   }
@@ -136,11 +134,11 @@ static hk_status training_path(const hk_graph *g, const hk_machine *m, bool from
 /* Time of forward and backward on each kind of lane, and on resources. */
 static void sum_training(const hk_graph *g, const hk_machine *m, double busy[HK_LANE_KIND_COUNT],
                          double load[HK_RES_COUNT]) {
-  const size_t each = g->n_ops / (size_t)(g->iterations > 1 ? g->iterations : 1);
+  const size_t each = ops_of_one(g);
   for (size_t i = 0; i < each; i++) {
     const hk_op *op = &g->ops[i];
     if (!is_training(op)) continue;
-    busy[g->lanes[op->lane].kind] += (double)least(g, op, m);
+    busy[g->lanes[op->lane].kind] += (double)hk_bound_least(g, op, m);
     hk_bound_add_load(g, op, m, load);
   }
 }
@@ -455,7 +453,7 @@ hk_status hk_certify(const hk_forecast *f, const hk_machine *machine, hk_certifi
   if (c->least_resident > c->most_resident) return HK_OK;
   HK_TRY(hk_programme_solve(load, read_prices, &answer, err));
   scale_prices(c);
-  c->bound_ns = (hk_ns)floor(fmin(value_of(c, &relief) * (1 - 1e-9), 0x1p62));
+  c->bound_ns = hk_bound_floor(value_of(c, &relief));
   c->iteration_ns = f->iteration_ns;
   name_binding(c, &answer, relief);
   c->made = true;
