@@ -102,10 +102,14 @@ static inline bool on_line(const void *at) {
   return (uintptr_t)at % LINE == 0;
 }
 
+INLINE constants constants_of(const hk_adamw_step *s) {
+  return (constants){vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
+                     vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps),   vec_set(s->size)};
+}
+
 INLINE void adamw_loop(hk_adamw_tuning tuning, const hk_adamw_step *s, hk_grad_type type, int64_t n,
                        adamw_from from, adamw_into to, const void *grad, uint16_t *w) {
-  const constants c = {vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
-                       vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps),   vec_set(s->size)};
+  const constants c = constants_of(s);
   const bool stream_state = tuning.stream_state && on_line(to.p) && on_line(to.m) && on_line(to.v);
   const bool stream_weights = tuning.stream_weights && on_line(w);
   const int size = (int)hk_grad_size(type);

@@ -400,13 +400,17 @@ INLINE void prefetch_state(hk_format format, hk_state_at at, int ahead) {
   prefetch(at.v, ahead * size_m / 4, BLOCK * size_m);
 }
 
+/* Whether state is stored past the caches: each array begins a cache line. */
+INLINE bool streams_to(hk_format format, hk_adamw_tuning tuning, hk_state_at to) {
+  return tuning.stream_state && on_line(to.p) && on_line(to.m) && on_line(to.v) &&
+         (!hk_format_is_split(format) || on_line(to.low));
+}
+
 INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
                         hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
                         const char *grad, uint16_t *w, int64_t index) {
-  const constants c = {vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
-                       vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps),   vec_set(s->size)};
-  const bool stream = tuning.stream_state && on_line(to.p) && on_line(to.m) && on_line(to.v) &&
-                      (!hk_format_is_split(format) || on_line(to.low));
+  const constants c = constants_of(s);
+  const bool stream = streams_to(format, tuning, to);
   const bool stream_weights = tuning.stream_weights && on_line(w);
   const int size = (int)hk_grad_size(type);
   uint32_t key[2];
@@ -442,15 +446,12 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
 INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
                       hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
                       const char *grad, uint16_t *w, int64_t index) {
-  const code_update u = {
-      .format = format,
-      .type = type,
-      .c = {vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
-            vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps), vec_set(s->size)},
-      .step = s,
-      .stream = tuning.stream_state && on_line(to.p) && on_line(to.m) && on_line(to.v) &&
-                (!hk_format_is_split(format) || on_line(to.low)),
-      .stream_weights = tuning.stream_weights && on_line(w)};
+  const code_update u = {.format = format,
+                         .type = type,
+                         .c = constants_of(s),
+                         .step = s,
+                         .stream = streams_to(format, tuning, to),
+                         .stream_weights = tuning.stream_weights && on_line(w)};
   const int size = (int)hk_grad_size(type);
   uint32_t key[2];
   hk_random_key_at(s->key, index, key);
