@@ -556,9 +556,10 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 def refuse_ranks() -> None:
     """Raises HocketUsageError if this process is one of several ranks."""
-    if ranks.several():
+    size = ranks.world_size()
+    if size > 1:
         raise HocketUsageError(
             "an attached hocket.AdamW with whole parameters in a group of "
-            f"{torch.distributed.get_world_size()} ranks: gradients leave before they are reduced; "
+            f"{size} ranks: gradients leave before they are reduced; "
             "attach DistributedDataParallel(model), or shard the model with FSDP2 (fully_shard)"
         )

@@ -237,7 +237,7 @@ class Binding:
             _abi.CLIPS[settings.clip],
             None if settings.state is None else settings.state.encode(),
             settings.seed,
-            int(settings.adapt and not ranks.several()),
+            int(settings.adapt and ranks.world_size() == 1),
             settings.expected_ms,
         )
 

@@ -33,8 +33,8 @@ def check_settings(settings: Settings) -> None:
         raise HocketUsageError('clip_share is for plan="auto": other plans have chosen')
     if settings.state is not None and settings.state not in _abi.STATES:
         raise HocketUsageError(
-            f"state={settings.state!r}: it is 'fp32', 'split', 'bf16', 'bf16+split', '8bit', "
-            "'8bit+split', or None for what the plan says"
+            f"state={settings.state!r}: it is {', '.join(map(repr, _abi.STATES))}, or None for "
+            "what the plan says"
         )
     if not isinstance(settings.seed, int) or not 0 <= settings.seed < 1 << 64:
         raise HocketUsageError(f"seed={settings.seed!r}: it is a whole number of 64 bits")

@@ -15,6 +15,7 @@ from . import _abi
 from .describe import describe
 from .errors import HocketUsageError
 from .plan import run
+from .ranks import world_size
 from .sharded import is_sharded
 
 MOST_BATCH = 1 << 16
@@ -115,7 +116,7 @@ def fits(
     """
     if is_sharded(model):
         raise HocketUsageError("fits() of a model that is sharded: call it before fully_shard()")
-    ranks = _ranks()
+    ranks = world_size()
     described = describe(model, batch, accumulate=accumulate)
     with tempfile.TemporaryDirectory(prefix="hocket-") as folder:
         path = os.path.join(folder, "model.json")
@@ -128,12 +129,6 @@ def fits(
 
         host = _abi.host_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
         return _judge(described, batch is not None, estimate, _gpu_there(), host, ranks)
-
-
-def _ranks() -> int:
-    distributed = torch.distributed
-    known = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if known else 1
 
 
 def _gpu_there() -> Optional[int]:

@@ -287,7 +287,7 @@ class AdamW(Optimizer):
         if shared.decides():
             try:
                 plan, answer = resolve_plan(
-                    settings, entries, blocks, self._attachment, shared.here()
+                    settings, entries, blocks, self._attachment, len(shared.here())
                 )
             except Exception as error:  # noqa: BLE001  (raised again, on all ranks)
                 failure = error

@@ -30,13 +30,11 @@ if TYPE_CHECKING:
 # -- Tensors ------------------------------------------------------------------------------------
 
 
-def several() -> bool:
-    """Whether this process is one of several ranks."""
-    return (
-        torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-        and torch.distributed.get_world_size() > 1
-    )
+def world_size() -> int:
+    """Number of ranks; 1 without torch.distributed."""
+    distributed = torch.distributed
+    known = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if known else 1
 
 
 _ROWS: Any = WeakTensorKeyDictionary()
@@ -289,9 +287,9 @@ class Ranks:
         """Whether this rank decides for all."""
         return not any(self._mesh.get_coordinate())
 
-    def here(self) -> int:
-        """How many ranks are on this host."""
-        return sum(n.host == self._host for n in self._ends.met)
+    def here(self) -> List[failures.Neighbour]:
+        """The ranks on this host, this one included."""
+        return [n for n in self._ends.met if n.host == self._host]
 
     def _said_by_first(self, have: bool, text: str) -> str:
         rank = self.first(have)
@@ -332,16 +330,17 @@ class Ranks:
 
     def divide(self, settings: "Settings") -> "Settings":
         """What the engine of this rank is created with: its share of the host."""
-        threads, memory = settings.cpu_threads, settings.host_memory
+        threads = settings.cpu_threads
+        if not threads and settings.plan in (None, "auto"):
+            threads = self._threads(settings.overlap)
         return settings._replace(
-            cpu_threads=threads or (self._threads(settings.overlap) if settings.plan in (None, "auto") else None),
-            host_memory=memory or self._memory(),
+            cpu_threads=threads or None, host_memory=settings.host_memory or self._memory()
         )
 
     def _threads(self, overlap: str) -> Optional[int]:
         """Threads of this rank's update where others update on the same CPUs: the engine's default
         for its share of them. None: it has its CPUs for itself."""
-        here = [n for n in self._ends.met if n.host == self._host]
+        here = self.here()
         mine = next(n for n in here if n.rank == self.rank)
         sharing = sum(bool(set(n.cpus) & set(mine.cpus)) for n in here)
         if sharing <= 1:
@@ -352,7 +351,7 @@ class Ranks:
 
     def _memory(self) -> Optional[int]:
         """This rank's share of the host's memory; None: it has the host for itself."""
-        here = [n for n in self._ends.met if n.host == self._host]
+        here = self.here()
         return min(n.memory for n in here) // len(here) if len(here) > 1 else None
 
 

@@ -384,16 +384,21 @@ def without_torch_s_private_parts():
         sharded._groups = known
 
 
+def go_on_with_another(opt, model, reference, overlap):
+    """Two steps more with an optimizer that has loaded the state of `opt`, which is detached."""
+    again = hocket.AdamW(groups(model), lr=2e-3, overlap=overlap)
+    again.load_state_dict(opt.state_dict())
+    again.attach(model)
+    train(again, model, reference, steps=2, first=2)
+    compare(again, model, reference)
+
+
 @case
 def detached():
     opt, model, reference = start(overlap="forward")
     train(opt, model, reference, steps=2)
     opt.detach()
-    again = hocket.AdamW(groups(model), lr=2e-3, overlap="forward")
-    again.load_state_dict(opt.state_dict())
-    again.attach(model)
-    train(again, model, reference, steps=2, first=2)
-    compare(again, model, reference)
+    go_on_with_another(opt, model, reference, "forward")
 
 
 @slow
@@ -504,11 +509,7 @@ def ddp_reads_weights_between_steps():
     model(data(7)).backward()
     refused("attach this one, too", again.step)
     model.zero_grad()
-    again = hocket.AdamW(groups(model), lr=2e-3, overlap="both")
-    again.load_state_dict(opt.state_dict())
-    again.attach(model)
-    train(again, model, reference, steps=2, first=2)
-    compare(again, model, reference)
+    go_on_with_another(opt, model, reference, "both")
 
 
 @slow

@@ -45,7 +45,7 @@ def test_off():
 
 
 def test_off_with_several_ranks(monkeypatch):
-    monkeypatch.setattr("hocket.ranks.several", lambda: True)
+    monkeypatch.setattr("hocket.ranks.world_size", lambda: 2)
     _, opt = trained()
     assert "adapting" not in opt.stats()
     assert "does not change, because several ranks wait for each other." in opt.explain()

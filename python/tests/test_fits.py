@@ -85,7 +85,7 @@ def test_figures_of_a_rank(monkeypatch):
     """Of two ranks of a host each has half of the state, and half of the host."""
     model = large()
     alone = judged(model, BATCH, 64 * GIB, 64 * GIB, monkeypatch)
-    monkeypatch.setattr(fitting, "_ranks", lambda: 2)
+    monkeypatch.setattr(fitting, "world_size", lambda: 2)
     found = judged(model, BATCH, 64 * GIB, 64 * GIB, monkeypatch)
     assert found.ranks == 2 and "each of 2 ranks" in str(found)
     assert found.parameters == alone.parameters and found.micro_batch == 4
