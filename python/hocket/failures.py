@@ -2,9 +2,8 @@
 """Which of several ranks has ended a run, and why.
 
 A rank that an exception ends leaves its name and the message in the process group's store. One that
-is killed leaves nothing, but ranks of its host see that its process has gone, and leave that. A rank
-whose collective fails looks there, and names the first, where torch says that some connection was
-closed.
+is killed leaves nothing. Ranks of its host see that its process has gone, and leave that. A rank
+whose collective fails reads there who was first; torch says only that a connection was closed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of several ranks as users start them, and ranks that fail in them: all others end within
-a minute, the first is named with its message, and the checkpoints of the steps before are whole."""
+"""Programs of several ranks as users start them, and ranks that fail in them. All others end within
+a minute. The first is named with its message. The checkpoints of the steps before are whole."""
 
 import importlib.util
 import os
