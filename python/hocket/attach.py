@@ -406,13 +406,15 @@ class Attachment:
         self.waits = False
         self.busy = self._trace is not None
 
-    def forward_of_replicas(self, begins: bool) -> None:
-        """Called when the forward of a model under DDP begins, or has ended."""
-        if self.replicas is not None and not self.detached:
-            if begins:
-                self.replicas.begin()
-            else:
-                self.replicas.end()
+    def forward_of_replicas(self, phase: str) -> None:
+        """Called when the forward of a model under DDP begins, when it returns ("ends"), and then,
+        or when it has raised, once more ("left")."""
+        if self.replicas is None or self.detached:
+            return
+        if phase == "ends":
+            self.replicas.gather()
+        else:
+            self.replicas.inside = phase == "begins"
 
     # -- Gradients ----------------------------------------------------------------------------
 

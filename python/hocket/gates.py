@@ -101,8 +101,8 @@ class Hook:
             _enter(attachment, module, self.blocks, args, torch.compiler.is_compiling())
         elif self.phase == "trace":
             attachment.begin_trace(args, output)
-        elif self.phase in ("begins", "ends"):
-            attachment.forward_of_replicas(self.phase == "begins")
+        elif self.phase in ("begins", "ends", "left"):
+            attachment.forward_of_replicas(self.phase)
         elif self.phase == "owner":
             _enter_owner(attachment, module, self.blocks, args)
         else:

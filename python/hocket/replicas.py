@@ -37,6 +37,7 @@ class Replicas:
     Attributes:
         model: the module that DDP wraps.
         reduced: whether a backward has brought gradients since the last step.
+        inside: whether DDP's forward runs, on all ranks.
     """
 
     def __init__(self, attachment: "Attachment", ddp: nn.parallel.DistributedDataParallel) -> None:
@@ -63,7 +64,7 @@ class Replicas:
         self._members: List[Tuple[List[Tensor], List[int]]] = []
         self._place_of: Dict[int, int] = {}
         self._next = 0
-        self._inside = self.reduced = False
+        self.inside = self.reduced = False
         self._backward = -1
         if ddp not in _CURRENT:
             _CURRENT[ddp] = current = [self]
@@ -71,6 +72,7 @@ class Replicas:
         _CURRENT[ddp][0] = self
         ddp.register_forward_pre_hook(Hook(attachment, (), "begins"))
         ddp.register_forward_hook(Hook(attachment, (), "ends"))
+        ddp.register_forward_hook(Hook(attachment, (), "left"), always_call=True)
 
     # -- Gradients ------------------------------------------------------------------------------
 
@@ -159,15 +161,6 @@ class Replicas:
         """Of all parameters that ranks share out."""
         return [name for name, param in self.model.named_parameters() if ranks.is_shared(param)]
 
-    def begin(self) -> None:
-        """DDP's forward begins, on all ranks."""
-        self._inside = True
-
-    def end(self) -> None:
-        """DDP's forward ends."""
-        self.gather()
-        self._inside = False
-
     @property
     def pending(self) -> bool:
         """Whether rows of other ranks are out of date."""
@@ -186,7 +179,7 @@ class Replicas:
         place = self._place_of.get(id(param), -1)
         if self._next > place:
             return
-        if not self._inside:
+        if not self.inside:
             raise HocketUsageError(
                 "weights are read whose rows other ranks have updated: between step() and the next "
                 "forward call opt.synchronize() on all ranks first"

@@ -512,6 +512,26 @@ def ddp_reads_weights_between_steps():
     go_on_with_another(opt, model, reference, "both")
 
 
+@case
+def ddp_forward_that_raises():
+    """A program that goes on after the exception: one rank's later look at a weight is refused, as
+    between steps, and does not wait for the others."""
+    opt, model, reference = start(kind="ddp", overlap="forward")
+    train(opt, model, reference, steps=2)
+
+    def fail(module, args):
+        raise ValueError("in the middle of the forward")
+
+    failing = model.module.layers[1].register_forward_pre_hook(fail)
+    with contextlib.suppress(ValueError):
+        model(data(2))
+    failing.remove()
+    if RANK == 0:
+        refused("opt.synchronize() on all ranks", model.state_dict)
+    train(opt, model, reference, steps=2, first=2)
+    compare(opt, model, reference)
+
+
 @slow
 def ddp_that_attach_does_not_take():
     for option in ("find_unused_parameters", "static_graph"):
