@@ -418,13 +418,9 @@ def child(given: argparse.Namespace) -> int:
     """Runs one case."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    import torch
+    import workload
 
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # With warn_only, the backward passes of the fused kernels stay non-deterministic.
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    workload.deterministic()
     try:
         report(given, "ok", CASES[given.case].act(given))
     except Skipped as reason:

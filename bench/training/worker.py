@@ -406,7 +406,7 @@ def main(arguments: List[str]) -> int:
     reporter, deadline = Reporter(arguments[1]), float(arguments[2])
     names = arguments[3].split(",")
     if options.deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        workload.deterministic()
     job = rows.Job(options)
     yardstick: Optional[rows.Row] = None
     reporter.say(event="machine", **machine(job))

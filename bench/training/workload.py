@@ -66,6 +66,15 @@ def build(of: Shape, device: torch.device, checkpointing: bool = True) -> nn.Mod
     return model
 
 
+def deterministic() -> None:
+    """From now on equal runs give equal bits. Operations without a deterministic kernel only warn,
+    and then torch leaves the backward passes of fused attention as they are: they are turned off."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def parameters(model: nn.Module) -> int:
     """Number of parameters."""
     return sum(param.numel() for param in model.parameters())
