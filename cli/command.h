@@ -28,6 +28,7 @@ typedef struct {
   X(estimate)          \
   X(simulate)          \
   X(sweep)             \
+  X(report)            \
   X(run)               \
   X(calibrate)         \
   X(fit)               \

@@ -13,7 +13,8 @@
 # the readers' code runs in the fuzz targets' corpora, the rest in the unit tests.
 set(SCRIPTS golden_bad_input golden_certificate golden_cli_help golden_completion golden_config
             golden_deterministic golden_estimate golden_fit golden_import golden_largest golden_machine_store
-            golden_machines golden_overlap golden_price golden_questions golden_readme golden_screen
+            golden_machines golden_overlap golden_price golden_questions golden_readme golden_report
+            golden_report_browser golden_screen
             golden_set golden_sweep golden_timeline golden_trace_store)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
 # unit_hardening checks flags that only the release build has.
@@ -23,7 +24,7 @@ set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed go
                   unit_ratio unit_replay_inputs unit_search)
 # What these test is tested in part by others: fits by unit_profile_nodes, calibration by
 # engine_calibrate, orders and overlaps by engine_training and engine_abi.
-set(LONG_IN_RELEASE engine_calibrate_cli engine_training_orders engine_validate_cli golden_fit
+set(LONG_IN_RELEASE golden_report_browser engine_calibrate_cli engine_training_orders engine_validate_cli golden_fit
                     golden_overlap unit_fit unit_profile_fit)
 # These look for wrong use of memory, often after a failure, which the sanitizers detect.
 set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard

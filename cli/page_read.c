@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Reads what a page shows. */
+#include <string.h>
+
+#include "cli/page.h"
+#include "cli/print/explain.h"
+#include "cli/print/report.h"
+#include "cli/print/report_uncertainty.h"
+#include "cli/setup.h"
+#include "cli/stored_timeline.h"
+#include "core/base/json.h"
+#include "core/base/json_write.h"
+#include "core/base/names.h"
+
+static hk_status check(bool ok, hk_error *err) {
+  return ok ? HK_OK : hk_fail(err, HK_ENVIRONMENT, "out of memory for the page");
+}
+
+/* -- A plan, simulated ------------------------------------------------------------------------- */
+
+typedef struct {
+  hk_args args; /* first: hk_setup_forecast hands it to put_forecast */
+  cJSON *input;
+} plan_input;
+
+static hk_status put_document(const hk_forecast *forecast, const hk_machine *machine,
+                              cJSON *document, bool *ok, hk_error *err) {
+  char title[96];
+  hk_uncertainty uncertainty;
+  HK_TRY(hk_report_json(forecast, machine, document, err));
+  hk_put_string(document, "title", hk_forecast_title(forecast, title, sizeof title), ok);
+  hk_put_string(document, "model", forecast->plan.model.name, ok);
+  hk_put_string(document, "machine", machine->name, ok);
+  HK_TRY(hk_uncertainty_make(forecast, 1, machine, &uncertainty, err));
+  hk_report_forecast_error_json(&uncertainty, forecast, document, ok);
+  hk_uncertainty_free(&uncertainty);
+  hk_explain_json(machine, &forecast->plan.model, document, ok);
+  return HK_OK;
+}
+
+static hk_status put_forecast(const hk_args *args, const hk_forecast *forecast,
+                              const hk_machine *machine, hk_error *err) {
+  cJSON *input = ((const plan_input *)(const void *)args)->input;
+  bool ok = true;
+  cJSON *document = hk_put_object(input, "document", &ok);
+  hk_put_string(document, "schema", "hocket.forecast/1", &ok);
+  HK_TRY(put_document(forecast, machine, document, &ok, err));
+  hk_page_timeline(&forecast->graph, &forecast->result.timeline, "predicted",
+                   hk_put_array(input, "timelines", &ok), &ok);
+  return check(ok, err);
+}
+
+static hk_status read_plan(const hk_args *args, int i, cJSON *input, hk_error *err) {
+  plan_input plan = {.args = *args, .input = input};
+  const hk_sim_options options = {.counters = true};
+  plan.args.operands = &args->operands[i];
+  plan.args.n_operands = 1;
+  return hk_setup_forecast(&plan.args, &options, put_forecast, err);
+}
+
+/* -- A stored timeline ------------------------------------------------------------------------- */
+
+static hk_status put_stored(const char *operand, cJSON *input, int64_t *pair, hk_error *err) {
+  bool ok = true;
+  hk_loaded_timeline loaded;
+  hk_status status = hk_stored_timeline_load(operand, &loaded, err);
+  if (status == HK_OK) {
+    const hk_stored_timeline *kept = &loaded.kept;
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(input, "timelines");
+    if (!list) {
+      list = hk_put_array(input, "timelines", &ok);
+      hk_put_string(input, "label", kept->label, &ok);
+      hk_put_string(input, "machine", kept->machine, &ok);
+      hk_put_string(input, "made", kept->made, &ok);
+    }
+    hk_page_timeline(&loaded.graph, &loaded.timeline, hk_stored_timeline_kind(kept), list, &ok);
+    *pair = kept->pair;
+    status = check(ok, err);
+  }
+  hk_loaded_timeline_free(&loaded);
+  return status;
+}
+
+static hk_status read_stored(const char *operand, cJSON *input, hk_error *err) {
+  int64_t pair, first;
+  char other[24];
+  HK_TRY(put_stored(operand, input, &pair, err));
+  if (pair == 0) return HK_OK;
+  snprintf(other, sizeof other, "%lld", (long long)pair);
+  return put_stored(other, input, &first, err);
+}
+
+/* -- Documents --------------------------------------------------------------------------------- */
+
+static const char *const shown[] = {"hocket.plan_ranking/1", "hocket.forecast/1"};
+enum { SHOWN = sizeof shown / sizeof *shown };
+
+static hk_status check_schema(const char *path, const char *schema, hk_error *err) {
+  for (int i = 0; i < SHOWN; i++)
+    if (strcmp(schema, shown[i]) == 0) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "%s: a document '%.60s' has no page; expected a plan, the --json of 'plan' or "
+                 "'simulate', a sweep's database, or the id of a timeline",
+                 path, schema);
+}
+
+static hk_status read_document(const hk_args *args, int i, cJSON *input, hk_error *err) {
+  const char *path = args->operands[i], *schema;
+  cJSON *root = NULL;
+  bool ok = true;
+  HK_TRY(hk_json_load(path, &root, err));
+  hk_status status = hk_json_string(root, "schema", &schema, err);
+  if (status != HK_OK) hk_fail_prefix(err, "%s", path);
+  const bool plan = status == HK_OK && strncmp(schema, "hocket.plan/", 12) == 0;
+  if (status == HK_OK && !plan) status = check_schema(path, schema, err);
+  if (status != HK_OK || plan) {
+    cJSON_Delete(root);
+    return plan ? read_plan(args, i, input, err) : status;
+  }
+  hk_put_item(input, "document", root, &ok);
+  return check(ok, err);
+}
+
+hk_status hk_page_read(const hk_args *args, int i, cJSON *input, hk_error *err) {
+  const char *operand = args->operands[i];
+  bool ok = true;
+  hk_put_string(input, "name", operand, &ok);
+  HK_TRY(check(ok, err));
+  if (hk_stored_timeline_is_id(operand)) return read_stored(operand, input, err);
+  return read_document(args, i, input, err);
+}
