@@ -88,6 +88,7 @@ hk_status hk_policy_check_label(const hk_plan *plan, char *text, size_t size, hk
   hk_status status = assign_label(policy, true, &other, err);
   if (status == HK_OK && !same_routes(plan, &other))
     status = assign_label(policy, false, &other, err);
+  if (plan->runtime == HK_RUNTIME_HOCKET && !same_routes(plan, &other)) hk_policy_front(&other);
   if (status == HK_OK && !same_routes(plan, &other))
     snprintf(text, size,
              "the plan is labelled '%s', which would be %s; its routes are %s, and they count",

@@ -8,6 +8,7 @@
 #include "sim/accumulation.h"
 #include "sim/ahead.h"
 #include "sim/forecast.h"
+#include "sim/front.h"
 #include "sim/held.h"
 #include "sim/overlap.h"
 #include "sim/pace.h"
@@ -398,13 +399,30 @@ static hk_status add_held(hk_ranking *ranking, const hk_plan_settings *settings,
   return HK_OK;
 }
 
-/* Whether hk_pace_search runs: without an overlap, unless the user fixed a policy or an option. */
-static bool paces(const hk_plan_settings *settings, const hk_ranking_options *options) {
+/* Whether the best plan is changed further: without an overlap, unless the user fixed a policy or
+ * an option. */
+static bool improves(const hk_plan_settings *settings, const hk_ranking_options *options) {
   const hk_policy_options *fixed = &options->fixed;
-  return !options->quick && settings->overlap == HK_OVERLAP_NONE && settings->gpu_state == NULL &&
-         settings->flush == NULL && options->only_policy == NULL &&
-         !hk_optimizer_info_of(settings->optimizer)->orthogonal && fixed->stride == 0 &&
-         !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
+  return !options->quick && settings->overlap == HK_OVERLAP_NONE && options->only_policy == NULL &&
+         fixed->stride == 0 && !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
+}
+
+/* Whether hk_pace_search runs. */
+static bool paces(const hk_plan_settings *settings, const hk_ranking_options *options) {
+  return improves(settings, options) && settings->gpu_state == NULL && settings->flush == NULL &&
+         !hk_optimizer_info_of(settings->optimizer)->orthogonal;
+}
+
+/* Adds the first plan with its resident state in front, if it is faster so. */
+static hk_status add_front(hk_ranking *ranking, const hk_machine *machine,
+                           const hk_plan_settings *settings, hk_error *err) {
+  hk_forecast found;
+  HK_TRY(hk_front(&ranking->forecasts[0], settings->flush == NULL, settings->gpu_state, machine,
+                  &found, err));
+  if (found.plan.subgroups == NULL) return HK_OK;
+  ranking->forecasts[ranking->n++] = found;
+  sort(ranking);
+  return HK_OK;
 }
 
 /* Adds the plan of hk_pace_search if there is one, in front. */
@@ -484,7 +502,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
   hk_overlap_search_result searched = {0}; /* its plan is in the ranking */
   hk_plan *plans = calloc(most, sizeof *plans);
-  ranking->forecasts = calloc(most + 2 * listed + 4, sizeof *ranking->forecasts);
+  ranking->forecasts = calloc(most + 2 * listed + 6, sizeof *ranking->forecasts);
   size_t *origin = calloc(most, sizeof *origin);
   if (plans == NULL || ranking->forecasts == NULL || origin == NULL) {
     free(plans);
@@ -520,10 +538,15 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   apply_limit(ranking, settings);
   sort(ranking);
   status = add_ratios(ranking, &candidates, model, machine, job, settings, options, err);
+  if (status == HK_OK && improves(settings, options))
+    status = add_front(ranking, machine, settings, err);
   if (status == HK_OK) status = add_held(ranking, settings, machine, err);
   if (status == HK_OK && ranking->n_fit > 0 && !options->quick)
     status = hk_ahead_fewest(&ranking->forecasts[0], machine, err);
-  if (status == HK_OK && paces(settings, options)) status = add_paced(ranking, machine, err);
+  if (status == HK_OK && paces(settings, options)) {
+    status = add_paced(ranking, machine, err);
+    if (status == HK_OK) status = add_front(ranking, machine, settings, err);
+  }
   if (status != HK_OK) {
     hk_ranking_free(ranking);
     return status;

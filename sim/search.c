@@ -73,18 +73,6 @@ static size_t count_resident(const hk_plan *plan) {
   return n;
 }
 
-/* Resident subgroups in front, whose gradients come last, so that those for the host have left
- * earlier. The others keep their order. */
-static void resident_in_front(hk_plan *plan) {
-  const size_t resident = count_resident(plan);
-  size_t to = plan->n_subgroups;
-  for (size_t i = plan->n_subgroups; i-- > 0;) {
-    const hk_route route = plan->subgroups[i].route;
-    if (route != HK_ROUTE_RESIDENT) plan->subgroups[--to].route = route;
-  }
-  for (size_t i = 0; i < resident; i++) plan->subgroups[i].route = HK_ROUTE_RESIDENT;
-}
-
 static void change(hk_plan *plan, const hk_plan *start, const hk_machine *m, uint64_t *r) {
   const size_t kind = pick(r, 10);
   if (kind < 3)
@@ -104,7 +92,7 @@ static hk_status changed(const hk_plan *from, const hk_plan *start, const hk_mac
                          uint64_t state, bool front, hk_plan *plan, hk_error *err) {
   HK_TRY(hk_plan_copy(from, plan, err));
   if (front) {
-    resident_in_front(plan);
+    hk_policy_front(plan);
   } else {
     for (size_t n = 1 + pick(&state, MOST_CHANGES); n > 0; n--) change(plan, start, m, &state);
   }

@@ -31,7 +31,21 @@ plan mapped --policy mapped
 plan twinflow --policy twinflow --ratio 0.4
 plan interleave --policy interleave --stride 3
 plan interleave-part --policy interleave --stride 2 --ratio 0.7 --buffers 3
-plans=(gpu-only zero-offload streamed mapped twinflow interleave interleave-part)
+# As `plan` may choose: the resident subgroups in front, and anywhere.
+python3 - <<'EOF'
+import json
+
+for name, turn in (("front", -5), ("between", 4)):
+    with open("interleave-part.json", encoding="utf-8") as file:
+        plan = json.load(file)
+    routes = [subgroup["route"] for subgroup in plan["subgroups"]]
+    assert routes[-5:] == ["resident"] * 5, routes
+    for subgroup, route in zip(plan["subgroups"], routes[turn:] + routes[:turn]):
+        subgroup["route"] = route
+    with open(f"{name}.json", "w", encoding="utf-8") as file:
+        json.dump(plan, file)
+EOF
+plans=(gpu-only zero-offload streamed mapped twinflow interleave interleave-part front between)
 
 # Every policy gives the same bits as plain AdamW and as every other.
 for name in "${plans[@]}"; do

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* "Does not fit" is said only if no ratio of any policy fits: rankings compared with the simulation
- * of every ratio, on machines whose memory is short on both sides. */
+ * of every ratio, on machines whose memory is short on both sides. Ratios between those of the
+ * list, and which subgroups stay on the GPU. */
 #include "sim/forecast.h"
 #include "sim/pace.h"
 #include "sim/rank.h"
@@ -126,11 +127,90 @@ static void titles_state_the_ratio(void **state) {
   hk_plan_free(&plan);
 }
 
+/* -- Resident state in front ---------------------------------------------------------------- */
+
+static const hk_job ONE_GPU = {.gpus = 1,
+                               .nodes = 1,
+                               .tp = 1,
+                               .micro_batch = 1,
+                               .grad_accum = 1,
+                               .seq = 2048,
+                               .checkpoint_activations = true};
+
+static bool is_in_front(const hk_forecast *f) {
+  char title[96];
+  return strstr(hk_forecast_title(f, title, sizeof title), " front") != NULL;
+}
+
+/* The plan as its policy makes it, with the last subgroups resident. */
+static hk_forecast behind(const hk_forecast *front, const hk_machine *machine) {
+  const hk_policy_options options = {.stride = front->plan.stride, .ratio = front->plan.ratio};
+  hk_error err = {0};
+  hk_plan plan;
+  hk_forecast f;
+  must(hk_plan_copy(&front->plan, &plan, &err), &err);
+  must(hk_policy_apply(&hk_policy_interleave, &options, machine, &plan, &err), &err);
+  must(hk_forecast_make(&plan, machine, NULL, &f, &err), &err);
+  return f;
+}
+
+/* A front plan has its policy's label; one with other routes does not. */
+static void check_labels(const hk_forecast *front) {
+  hk_error err = {0};
+  char text[480];
+  hk_plan plan;
+  must(hk_policy_check_label(&front->plan, text, sizeof text, &err), &err);
+  assert_string_equal(text, "");
+  must(hk_plan_copy(&front->plan, &plan, &err), &err);
+  plan.subgroups[1].route = HK_ROUTE_CPU;
+  must(hk_policy_check_label(&plan, text, sizeof text, &err), &err);
+  assert_non_null(strstr(text, "is labelled"));
+  hk_plan_free(&plan);
+}
+
+/* On one GPU the first subgroups are kept, whose gradients come last: it is faster, and takes less
+ * memory. What the user fixes stays as it is, and so does a limit of state. */
+static void resident_state_comes_in_front(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine;
+  hk_model model;
+  hk_ranking found, given;
+  hk_ranking_options options = {.fixed = HK_POLICY_OPTIONS_NONE};
+  hk_plan_settings settings = {.cpu_threads = 0};
+  must(hk_machine_load("h200-16c", &machine, &err), &err);
+  must(hk_model_load("llama-2-13b", &model, &err), &err);
+  must(hk_rank(&model, &machine, &ONE_GPU, &settings, &options, &found, &err), &err);
+  const hk_forecast *best = &found.forecasts[0];
+  hk_forecast other = behind(best, &machine);
+  assert_true(is_in_front(best) && best->plan.subgroups[0].route == HK_ROUTE_RESIDENT);
+  assert_true((double)best->iteration_ns < 0.985 * (double)other.iteration_ns);
+  assert_true(best->result.memory.peak < other.result.memory.peak);
+  check_labels(best);
+  options.fixed.ratio = 0.4;
+  must(hk_rank(&model, &machine, &ONE_GPU, &settings, &options, &given, &err), &err);
+  for (size_t i = 0; i < given.n; i++) assert_false(is_in_front(&given.forecasts[i]));
+  hk_ranking_free(&given);
+  options.fixed.ratio = -1;
+  const hk_bytes most = (hk_bytes)60e9;
+  settings.gpu_state = &most;
+  must(hk_rank(&model, &machine, &ONE_GPU, &settings, &options, &given, &err), &err);
+  assert_true(is_in_front(&given.forecasts[0]));
+  for (size_t i = 0; i < given.n_fit; i++)
+    assert_true(12 * hk_plan_on_route(&given.forecasts[i].plan, HK_ROUTE_RESIDENT) <= most);
+  hk_ranking_free(&given);
+  hk_forecast_free(&other);
+  hk_ranking_free(&found);
+  hk_model_free(&model);
+  hk_machine_free(&machine);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_is_said_only_if_no_ratio_fits),
       cmocka_unit_test(a_faster_ratio_is_found),
       cmocka_unit_test(titles_state_the_ratio),
+      cmocka_unit_test(resident_state_comes_in_front),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

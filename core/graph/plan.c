@@ -534,6 +534,17 @@ static int digits_of(double ratio) {
   return 2;
 }
 
+/* Whether hocket's resident subgroups, of which policies keep the last, are the first. With an
+ * overlap they always are. */
+static bool is_front(const hk_plan *plan) {
+  size_t resident = 0, i = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++)
+    resident += plan->subgroups[s].route == HK_ROUTE_RESIDENT;
+  while (i < resident && plan->subgroups[i].route == HK_ROUTE_RESIDENT) i++;
+  return i == resident && i > 0 && i < plan->n_subgroups && plan->overlap == HK_OVERLAP_NONE &&
+         plan->runtime == HK_RUNTIME_HOCKET;
+}
+
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
   char stride[24] = "", ratio[24] = "", overlap[24] = "", sums[24] = "";
   if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
@@ -545,8 +556,9 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
     snprintf(sums, sizeof sums, " sums %s", hk_accumulate_names[plan->accumulate]);
   const bool waits = plan->runtime == HK_RUNTIME_HOCKET && plan->flush == HK_FLUSH_SYNC;
   char pace[48];
-  snprintf(buffer, size, "%s%s%s%s%s%s%s", plan->policy, stride, ratio, overlap, sums,
-           waits ? " flush sync" : "", title_pace(&plan->pace, pace, sizeof pace));
+  snprintf(buffer, size, "%s%s%s%s%s%s%s%s", plan->policy, stride, ratio,
+           is_front(plan) ? " front" : "", overlap, sums, waits ? " flush sync" : "",
+           title_pace(&plan->pace, pace, sizeof pace));
   return buffer;
 }
 

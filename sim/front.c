@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+#include "sim/front.h"
+
+#include <string.h>
+
+#include "core/graph/bytes.h"
+#include "sim/pace.h"
+
+/* The plan with `on_host` subgroups on the host, and the others in front. */
+static hk_status plan_at(const hk_plan *from, size_t on_host, bool may_wait,
+                         const hk_machine *machine, hk_plan *plan, hk_error *err) {
+  const hk_policy *policy = NULL;
+  hk_policy_options options = HK_POLICY_OPTIONS_NONE;
+  HK_TRY(hk_policy_find(from->policy, &policy, err));
+  options.stride = from->stride;
+  options.ratio = (double)on_host / (double)from->n_subgroups;
+  HK_TRY(hk_plan_copy(from, plan, err));
+  plan->pace.flush = 0;
+  plan->pace.reduce_first = false;
+  if (may_wait) plan->flush = HK_FLUSH_ASYNC;
+  const hk_status status = hk_policy_apply(policy, &options, machine, plan, err);
+  if (status == HK_OK)
+    hk_policy_front(plan);
+  else
+    hk_plan_free(plan);
+  return status;
+}
+
+/* Forecasts that plan. *better: it is within the limit, fits, and is faster than `time`; if not,
+ * *f is zeroed. */
+static hk_status try_at(const hk_plan *from, size_t on_host, hk_ns time, bool may_wait,
+                        const hk_bytes *gpu_state, const hk_machine *machine, hk_forecast *f,
+                        bool *better, hk_error *err) {
+  hk_plan plan;
+  *better = false;
+  memset(f, 0, sizeof *f);
+  HK_TRY(plan_at(from, on_host, may_wait, machine, &plan, err));
+  const hk_bytes state = hk_state_bytes(plan.optimizer, hk_plan_on_route(&plan, HK_ROUTE_RESIDENT));
+  if (gpu_state != NULL && state > *gpu_state) {
+    hk_plan_free(&plan);
+    return HK_OK;
+  }
+  HK_TRY(hk_forecast_make(&plan, machine, NULL, f, err));
+  const hk_status status = hk_pace_flush(f, may_wait, machine, err);
+  *better = status == HK_OK && f->feasible && f->iteration_ns < time;
+  if (!*better) hk_forecast_free(f);
+  return status;
+}
+
+hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_state,
+                   const hk_machine *machine, hk_forecast *found, hk_error *err) {
+  const hk_plan *plan = &from->plan;
+  hk_ns time = from->feasible ? from->iteration_ns : INT64_MAX;
+  size_t on_host = 0;
+  memset(found, 0, sizeof *found);
+  for (size_t i = 0; i < plan->n_subgroups; i++)
+    on_host += plan->subgroups[i].route != HK_ROUTE_RESIDENT;
+  if (plan->runtime != HK_RUNTIME_HOCKET || plan->overlap != HK_OVERLAP_NONE || on_host == 0 ||
+      on_host == plan->n_subgroups)
+    return HK_OK;
+  for (; on_host > 0; on_host--) {
+    hk_forecast f;
+    bool better;
+    HK_TRY(try_at(plan, on_host, time, may_wait, gpu_state, machine, &f, &better, err));
+    if (!better) break;
+    hk_forecast_free(found);
+    *found = f;
+    time = f.iteration_ns;
+  }
+  return HK_OK;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Plans that keep the first subgroups on the GPU instead of the last. Backward makes the gradients
+ * of the first ones last: if these are resident, the others have left for the host before it ends.
+ */
+#ifndef HK_SIM_FRONT_H
+#define HK_SIM_FRONT_H
+
+#include "sim/forecast.h"
+
+/* Simulates a plan of runtime hocket without an overlap with its resident subgroups in front; as
+ * long as it is faster, also with one more of them, which the memory that gradients no longer take
+ * may hold. *found is zeroed if none fits, or none is faster than `from`, which need not fit; else
+ * free it with hk_forecast_free. `may_wait`: as for hk_pace_flush. `gpu_state`: the most state that
+ * each GPU may keep; NULL: what fits. */
+hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_state,
+                   const hk_machine *machine, hk_forecast *found, hk_error *err);
+
+#endif
