@@ -27,8 +27,9 @@ set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed go
 set(LONG_IN_RELEASE golden_report_browser engine_calibrate_cli engine_training_orders engine_validate_cli golden_fit
                     golden_overlap unit_fit unit_profile_fit)
 # These look for wrong use of memory, often after a failure, which the sanitizers detect.
-set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_training engine_discard
-                   engine_faults engine_run engine_stand engine_training_faults)
+set(NOT_IN_RELEASE engine_calibrate engine_checkpoint engine_checkpoint_kills
+                   engine_checkpoint_training engine_discard engine_faults engine_run engine_stand
+                   engine_training_faults)
 # Their code runs under ASan in engine_calibrate (fits of probes), engine_validate, engine_training
 # and engine_executor.
 set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_formats
@@ -42,8 +43,8 @@ set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_host_memory
                 engine_validate_cli)
 # engine_accumulate, engine_executor, engine_pace and engine_training use the same threads.
 set(LONG_IN_TSAN engine_adapt engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
-                 engine_checkpoint_training engine_checksum engine_clip_blocks engine_exact
-                 engine_formats engine_formats_bias engine_recording engine_run engine_segments
+                 engine_checkpoint_kills engine_checkpoint_training engine_checksum
+                 engine_clip_blocks engine_exact engine_formats engine_formats_bias engine_recording engine_run engine_segments
                  engine_squares engine_stand engine_training_faults engine_training_orders
                  engine_validate)
 
