@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Writes a page: the template with library and data in the places of its two markers. */
+/* Writes a page: the template with its parts in the places of their markers. */
 #include "cli/page.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #include "core/base/names.h"
 #include "core/base/outfile.h"
 
-#define MOST_BYTES ((size_t)16 << 20) /* of the template, of the library */
+#define SHARE_REMEDY "HOCKET_SHARE names hocket's share folder"
+#define MOST_BYTES   ((size_t)16 << 20) /* of a part */
 
 static hk_status read_part(const char *name, const char *remedy, char **text, hk_error *err) {
   char path[4096];
@@ -30,45 +31,55 @@ static void write_data(const char *json, FILE *stream) {
       fputc(*c, stream);
 }
 
-/* Writes `page` up to the marker; what follows it, or NULL if it is not there. */
-static const char *write_until(const char *page, const char *marker, FILE *stream) {
-  const char *end = page ? strstr(page, marker) : NULL;
-  if (!end) return NULL;
-  fwrite(page, 1, (size_t)(end - page), stream);
-  return end + strlen(marker);
+/* What goes where in the template, in its order. NULL: the data. */
+static const struct {
+  const char *marker, *file, *remedy;
+} parts[] = {
+    {"/* LIBRARY */", "plotly.min.js",
+     "the plotting library is missing: scripts/plotly gets it, or copy "
+     "plotly/package_data/plotly.min.js of the Python package plotly there"},
+    {"/* DATA */", NULL, NULL},
+    {"/* PLOTS */", "plots.js", SHARE_REMEDY},
+    {"/* DOCUMENTS */", "documents.js", SHARE_REMEDY},
+};
+enum { PARTS = sizeof parts / sizeof *parts };
+
+/* Writes the template with all parts; false: it lacks a marker. */
+static bool write_parts(const char *page, char *const *texts, const char *json, FILE *stream) {
+  for (int i = 0; i < PARTS; i++) {
+    const char *end = strstr(page, parts[i].marker);
+    if (!end) return false;
+    fwrite(page, 1, (size_t)(end - page), stream);
+    if (texts[i])
+      fputs(texts[i], stream);
+    else
+      write_data(json, stream);
+    page = end + strlen(parts[i].marker);
+  }
+  fputs(page, stream);
+  return true;
 }
 
-static hk_status write_parts(const char *page, const char *library, const char *json,
-                             const char *path, hk_error *err) {
+static hk_status write_file(const char *page, char *const *texts, const char *json,
+                            const char *path, hk_error *err) {
   hk_outfile *file = NULL;
   HK_TRY(hk_outfile_open(path, &file, err));
-  FILE *stream = hk_outfile_stream(file);
-  const char *rest = write_until(page, "/* LIBRARY */", stream);
-  fputs(library, stream);
-  rest = write_until(rest, "/* DATA */", stream);
-  write_data(json, stream);
-  if (!rest) {
-    hk_outfile_abort(file);
-    return hk_fail(err, HK_ENVIRONMENT, "%s/report/page.html: not this version's template",
-                   hk_share_dir());
-  }
-  fputs(rest, stream);
-  return hk_outfile_close(file, err);
+  if (write_parts(page, texts, json, hk_outfile_stream(file))) return hk_outfile_close(file, err);
+  hk_outfile_abort(file);
+  return hk_fail(err, HK_ENVIRONMENT, "%s/report/page.html: not this version's template",
+                 hk_share_dir());
 }
 
 hk_status hk_page_write(const cJSON *data, const char *path, hk_error *err) {
-  char *page = NULL, *library = NULL, *json = NULL;
-  hk_status status = read_part("page.html", "HOCKET_SHARE names hocket's share folder", &page, err);
-  if (status == HK_OK)
-    status = read_part("plotly.min.js",
-                       "the plotting library is missing: scripts/plotly gets it, or copy "
-                       "plotly/package_data/plotly.min.js of the Python package plotly there",
-                       &library, err);
+  char *page = NULL, *json = NULL, *texts[PARTS] = {NULL};
+  hk_status status = read_part("page.html", SHARE_REMEDY, &page, err);
+  for (int i = 0; i < PARTS && status == HK_OK; i++)
+    if (parts[i].file) status = read_part(parts[i].file, parts[i].remedy, &texts[i], err);
   if (status == HK_OK && !(json = cJSON_PrintUnformatted(data)))
     status = hk_fail(err, HK_ENVIRONMENT, "out of memory for the page");
-  if (status == HK_OK) status = write_parts(page, library, json, path, err);
+  if (status == HK_OK) status = write_file(page, texts, json, path, err);
+  for (int i = 0; i < PARTS; i++) free(texts[i]);
   cJSON_free(json);
-  free(library);
   free(page);
   return status;
 }

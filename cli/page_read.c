@@ -92,15 +92,21 @@ static hk_status read_stored(const char *operand, cJSON *input, hk_error *err) {
 
 /* -- Documents --------------------------------------------------------------------------------- */
 
-static const char *const shown[] = {"hocket.plan_ranking/1", "hocket.forecast/1"};
+static const char *const shown[] = {"hocket.plan_ranking/1",
+                                    "hocket.forecast/1",
+                                    "hocket.engine_validation/1",
+                                    "hocket.training_validation/1",
+                                    "hocket.run_comparison/1",
+                                    "hocket.ranking/1",
+                                    "hocket.spans/1"};
 enum { SHOWN = sizeof shown / sizeof *shown };
 
 static hk_status check_schema(const char *path, const char *schema, hk_error *err) {
   for (int i = 0; i < SHOWN; i++)
     if (strcmp(schema, shown[i]) == 0) return HK_OK;
   return hk_fail(err, HK_INPUT,
-                 "%s: a document '%.60s' has no page; expected a plan, the --json of 'plan' or "
-                 "'simulate', a sweep's database, or the id of a timeline",
+                 "%s: a document '%.60s' has no page; expected a plan, the --json of 'plan', "
+                 "'simulate' or 'validate', a recording, a sweep's database, or a timeline's id",
                  path, schema);
 }
 
@@ -127,5 +133,6 @@ hk_status hk_page_read(const hk_args *args, int i, cJSON *input, hk_error *err) 
   hk_put_string(input, "name", operand, &ok);
   HK_TRY(check(ok, err));
   if (hk_stored_timeline_is_id(operand)) return read_stored(operand, input, err);
+  if (hk_store_is_database(operand)) return hk_page_sweep(operand, input, err);
   return read_document(args, i, input, err);
 }

@@ -7,7 +7,7 @@
 command -v python3 >/dev/null || { echo "no python3: skipped" && exit 77; }
 mkdir -p share/report
 for part in models machines parts; do ln -s "$HOCKET_SHARE/$part" share; done
-cp "$HOCKET_SHARE/report/page.html" share/report
+cp "$HOCKET_SHARE/report/"{page.html,plots.js,documents.js} share/report
 export HOCKET_SHARE=$folder/share
 
 ok plan --model llama-2-7b --machine h200-16c --json --explain --quiet -o plan.json
@@ -70,4 +70,47 @@ memory = next(c for c in timeline["counters"] if c["name"] == "gpu memory")
 assert max(memory["value"]) == forecast["gpu_memory"]["peak_bytes"]
 assert stored["timelines"][0]["label"] == timeline["label"] and stored["timelines"][0]["begin_ms"] == timeline["begin_ms"]
 END
+
+# -- A sweep: the best compromises first; what validations and recordings print, as it is -----------
+
+cat >spec.json <<'END'
+{"model": ["llama-2-7b", "a</script>.json"], "machine": ["h200-16c=4/h", "gh200-96gb=2/h"],
+ "policy": ["streamed", "zero-offload", "gpu-only"], "micro-batch": [1, 64]}
+END
+tiny_model
+mkdir 'a<' && cp tiny.json 'a</script>.json'
+"$hocket" sweep spec.json --csv rows.csv --quiet >out 2>err || fail "sweep: $(cat err)"
+cp "$tests/data/rankings/node-27.json" ranking-27.json
+"$hocket" validate runs "$tests/data/published-runs.csv" --json >runs.json 2>err || fail "runs: $(cat err)"
+echo '{"schema": "hocket.spans/1", "plan": {}, "spans": []}' >spans.json
+ok report spec.db ranking-27.json runs.json spans.json -o page.html
+python3 - page.html rows.csv <<'END' || fail "page.html does not have the sweep"
+import csv
+import json
+import math
+import re
+import sys
+
+text = re.search(r'type="application/json">(.*?)</script>', open(sys.argv[1]).read(), re.S)[1]
+sweep, *others = (i["document"] for i in json.loads(text)["inputs"])
+rows = list(csv.DictReader(open(sys.argv[2])))
+fit = [r for r in rows if r["fits"] == "1"]
+assert 0 < len(fit) < len(rows) == sweep["rows"] == sweep["points"] == 24 and sweep["fit"] == len(fit)
+assert sweep["axes"] == ["machine", "model", "policy", "micro-batch"] and sweep["priced"] is True
+assert sorted(sweep["columns"]["id"]) == [int(r["id"]) for r in fit]
+of = {int(r["id"]): r for r in fit}
+for name, values in sweep["columns"].items():
+    for row, value in zip(sweep["columns"]["id"], values):
+        text = of[row].get(name, str(row))
+        same = text == ("" if value is None else str(value)) or math.isclose(float(text), value, rel_tol=1e-12)
+        assert same, (name, row, value, text)
+best = [m or c for m, c in zip(sweep["columns"]["pareto_memory"], sweep["columns"]["pareto_money"])]
+assert best == sorted(best, reverse=True) and 0 < sum(best) < len(best), best
+cost = sweep["columns"]["cost_per_mtok"][:sum(best)]
+assert cost == sorted(cost) and cost[0] == min(sweep["columns"]["cost_per_mtok"])
+assert [d["schema"][7:] for d in others] == ["ranking/1", "run_comparison/1", "spans/1"]
+END
+expect 2 "tiny.db: " report tiny.db -o page.html
+head -c 4096 spec.db >broken.db
+expect 3 "broken.db. is damaged" report broken.db -o page.html
 finish "report"

@@ -47,8 +47,44 @@ bad = [u for u in urls if not u.startswith(("file:", "data:", "blob:", "about:",
 assert not bad, bad
 END
 
+# -- Other inputs -----------------------------------------------------------------------------------
+
+cat >spec.json <<'END'
+{"model": ["llama-2-7b", "qwen2.5-14b"], "machine": ["h200-16c=4/h", "gh200-96gb=2/h"],
+ "micro-batch": {"from": 1, "to": 16, "factor": 2}}
+END
+"$hocket" sweep spec.json --quiet >out 2>err || fail "sweep: $(cat err)"
+"$hocket" validate runs "$tests/data/published-runs.csv" --json >runs.json 2>err || fail "runs: $(cat err)"
+cp "$tests/data/rankings/node-27.json" ranking.json
+# A recording of two steps, and a validation with errors by cause.
+python3 - plan.json <<'END'
+import json
+import sys
+
+kinds = (("forward B0", "gpu", 0, 4), ("backward B0", "gpu", 4, 9), ("grad_d2h sg0.0", "flush", 7, 9), ("adamw_cpu sg0.0", "cpu", 9, 12))
+spans = [{"name": n, "lane": l, "step": s, "start_ms": 1e7 + 12 * s + a, "end_ms": 1e7 + 12 * s + b}
+         for s in range(3) for n, l, a, b in kinds]
+json.dump({"schema": "hocket.spans/1", "plan": json.load(open(sys.argv[1])), "spans": spans}, open("spans.json", "w"))
+pair = {"predicted_ms": 10.5, "measured_ms": 12, "error_pct": -12.5}
+json.dump({"schema": "hocket.training_validation/1", "plan": "zero-offload", "model": "m", "overlap": "none",
+           "machine": "h", "iteration": pair | {"step": 2, "recorded": 1, "min_ms": 12, "max_ms": 12},
+           "makespan": pair, "phases": {"update": pair}, "lanes": {"cpu": {"busy": pair}},
+           "operations": {"adamw_cpu": pair | {"count": 3, "median_abs_error_pct": 12, "worst_abs_error_pct": 13}},
+           "attribution": {"rate_ms": 1, "host_ms": 0.5, "sum_ms": 1.5, "main": "rate"}, "summary": "slower",
+           "differences": [{"operation": "adamw_cpu sg0.0", "lane": "cpu", "duration": pair, "wait": pair, "cause": "rate"}],
+           "passed": True}, open("training.json", "w"))
+END
+ok report spec.db runs.json ranking.json spans.json training.json -o others.html
+drawn others
+has others 3 'id="(pareto_memory|pareto_money|errors|attribution)-'
+has others 8 '<g class="point"><path'
+has others 1 'for a million tokens'
+has others 1 'Errors by cause: training.json'
+has others 1 'a recorded training run'
+
 # A page whose script fails is noticed.
 sed 's/"hocket.plan_ranking\/1": {/"hocket.other\/1": {/' plan.html >broken.html
+cmp -s plan.html broken.html && fail "broken.html is not broken"
 ( drawn broken ) >noticed
 grep -q 'data-state="failed' noticed || fail "a page that fails is not noticed"
 finish "report in a browser"

@@ -35,9 +35,10 @@ const hk_command hk_command_report = {
     .usage = "INPUT... -o PAGE.html",
     .details =
         "An INPUT is what hocket wrote: a plan file, which is simulated; the output of\n"
-        "'plan --json' or 'simulate --json', with --explain also every quantity with its\n"
-        "origin; or the id of a stored timeline ('hocket trace list'), shown with its\n"
-        "pair.\n"
+        "'plan --json', 'simulate --json' or 'validate ... --json', with --explain also\n"
+        "every quantity with its origin; the database of a sweep; a ranking; a recorded\n"
+        "training run; or the id of a stored timeline ('hocket trace list'), shown with\n"
+        "its pair.\n"
         "The page needs no network and no other file. It begins with the answer; then\n"
         "tables, the timelines of all inputs on one axis, memory and bandwidth over time,\n"
         "time against memory, and what makes predictions uncertain.",
