@@ -130,8 +130,10 @@ static hk_bytes on_huge_pages(const hk_arena *arena) {
 }
 
 /* Notes how much is on huge pages: the system may accept the request and yet have too few of them.
- */
+ * Not for a small arena: to tell, the system walks all pages of the process, which takes longer
+ * than such an arena gains. */
 static void check_huge_pages(hk_arena *arena) {
+  if (arena->bytes < 64 * HK_MIB) return;
   const hk_bytes got = on_huge_pages(arena);
   if (got >= arena->bytes / 10 * 9) return;
   char part[16], all[16];
