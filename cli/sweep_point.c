@@ -186,6 +186,7 @@ static hk_status simulate_best(const hk_args *args, const hk_setup *setup, const
       .only_runtime = args->given & HK_OPTION(RUNTIME) ? &setup->runtime : NULL,
       .fixed = setup->options,
       .quick = !args->policy || strcmp(args->policy, HK_SWEEP_PLAN) != 0,
+      .best_only = true,
   };
   hk_ranking ranking;
   HK_TRY(hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options, &ranking,

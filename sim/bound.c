@@ -261,6 +261,37 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
   return HK_OK;
 }
 
+hk_ns hk_bound_shares(const hk_plan *plan, const hk_machine *machine) {
+  hk_programme lp = {0};
+  int64_t totals[HK_ROUTE_COUNT];
+  double n = 0, longest = 0;
+  hk_plan_route_totals(plan, totals);
+  for (int j = 0; j < HK_ROUTE_COUNT; j++) n += (double)totals[j];
+  hk_programme_times(&lp, plan, machine);
+  hk_programme_memory(&lp, plan, machine, n);
+  const double resident = (double)totals[HK_ROUTE_RESIDENT] / n, rounding = 1e-9;
+  if (resident < lp.least_resident - rounding || resident > lp.most_resident + rounding)
+    return INT64_MAX;
+  for (int r = 0; r < HK_ROW_COUNT; r++) {
+    double ns = 0;
+    for (int j = 0; j < HK_ROUTE_COUNT; j++) ns += lp.time[r][j] * (double)totals[j];
+    longest = fmax(longest, ns);
+  }
+  const hk_graph node = hk_programme_node(plan);
+  return hk_bound_floor(longest) + barrier_ns(&node, machine);
+}
+
+/* They share one lane of a GPU, and each takes as long as its block's computation alone. */
+hk_ns hk_bound_training(const hk_graph *graph, const hk_machine *machine) {
+  hk_ns sum = 0;
+  for (size_t i = 0; i < graph->n_ops; i++) {
+    const hk_op *op = &graph->ops[i];
+    if (op->rank == 0 && (op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD))
+      sum += hk_bound_least(graph, op, machine);
+  }
+  return sum;
+}
+
 static void add_load(const hk_graph *graph, const hk_op *op, const hk_demand *d,
                      double load[HK_RES_COUNT]) {
   if (!isfinite(d->cap)) return;

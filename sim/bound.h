@@ -48,6 +48,13 @@ typedef struct {
 hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_bound *bound,
                             hk_error *err);
 
+/* The same for the plan's own shares of parameters on each route, whatever the order, pieces and
+ * runtime. Without an overlap. INT64_MAX: these shares do not fit in memory. */
+hk_ns hk_bound_shares(const hk_plan *plan, const hk_machine *machine);
+
+/* Least time of forward and backward of any plan with the graph's model, job and runtime. */
+hk_ns hk_bound_training(const hk_graph *graph, const hk_machine *machine);
+
 /* The bound for the operations of the graph's update phase: routes, runtime and pieces are fixed.
  * It is the latency of the barrier + the time of the fullest resource, or the critical path,
  * whichever is longer. For a graph of several iterations it is the time of the fullest resource. */

@@ -281,6 +281,22 @@ hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_si
   return status;
 }
 
+hk_status hk_forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,
+                          hk_forecast *forecasts, hk_error *err) {
+  hk_error *errors = calloc(n, sizeof *errors);
+  if (errors == NULL) return hk_fail_memory(err, n * sizeof *errors, "forecasts");
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < n; i++) {
+    errors[i].status = hk_forecast_make(&plans[i], machine, NULL, &forecasts[i], &errors[i]);
+  }
+  hk_status status = HK_OK;
+  for (size_t i = 0; i < n && status == HK_OK; i++) {
+    if (errors[i].status != HK_OK) status = hk_fail(err, errors[i].status, "%s", errors[i].message);
+  }
+  free(errors);
+  return status;
+}
+
 void hk_forecast_free(hk_forecast *forecast) {
   hk_plan_free(&forecast->plan);
   hk_graph_free(&forecast->graph);

@@ -60,6 +60,9 @@ static inline bool hk_forecast_is_training(const hk_forecast *f) {
 /* Takes over *plan (zeroed afterwards, also on failure). */
 hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
                            hk_forecast *forecast, hk_error *err);
+/* The same of n plans, in parallel (OpenMP). Forecasts are made, or zeroed, also on failure. */
+hk_status hk_forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,
+                          hk_forecast *forecasts, hk_error *err);
 void hk_forecast_free(hk_forecast *forecast);
 
 /* Durations of the phases of a whole iteration. With gradient accumulation forward and backward

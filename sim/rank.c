@@ -12,6 +12,7 @@
 #include "sim/held.h"
 #include "sim/overlap.h"
 #include "sim/pace.h"
+#include "sim/prune.h"
 #include "sim/rank.h"
 #include "sim/ratio.h"
 
@@ -173,20 +174,22 @@ static int compare(const void *left, const void *right) {
   return by_title != 0 ? by_title : (int)a->plan.runtime - (int)b->plan.runtime;
 }
 
-static hk_status forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,
-                              hk_forecast *forecasts, hk_error *err) {
-  hk_error *errors = calloc(n, sizeof *errors);
-  if (errors == NULL) return hk_fail_memory(err, n * sizeof *errors, "a ranking");
-#pragma omp parallel for schedule(dynamic)
-  for (size_t i = 0; i < n; i++) {
-    errors[i].status = hk_forecast_make(&plans[i], machine, NULL, &forecasts[i], &errors[i]);
-  }
-  hk_status status = HK_OK;
-  for (size_t i = 0; i < n && status == HK_OK; i++) {
-    if (errors[i].status != HK_OK) status = hk_fail(err, errors[i].status, "%s", errors[i].message);
-  }
-  free(errors);
-  return status;
+/* Forecasts all plans, ranking->n, and keeps the best way of summing gradients of each of the n. */
+static hk_status forecast_best(hk_plan *plans, size_t n, const size_t *origin,
+                               const hk_plan_settings *settings, const hk_machine *machine,
+                               hk_ranking *ranking, hk_error *err) {
+  HK_TRY(hk_forecast_all(plans, ranking->n, machine, ranking->forecasts, err));
+  hk_accumulation_keep_best(ranking->forecasts, n, ranking->n, origin, compare);
+  ranking->n = n;
+  for (size_t i = 0; i < n; i++)
+    HK_TRY(hk_pace_flush(&ranking->forecasts[i], settings->flush == NULL, machine, err));
+  return HK_OK;
+}
+
+/* Whether plans that are proven slower than the best are left out. */
+static bool prunes(const hk_plan_settings *settings, const hk_ranking_options *options) {
+  return options->best_only && options->quick && settings->overlap == HK_OVERLAP_NONE &&
+         settings->gpu_state == NULL;
 }
 
 /* -- the reason --------------------------------------------------------------------------- */
@@ -517,13 +520,11 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   if (status == HK_OK) {
     const size_t n = drop_twins(plans, listed);
     status = hk_accumulation_candidates(plans, n, settings, origin, &ranking->n, err);
-    if (status == HK_OK) status = forecast_all(plans, ranking->n, machine, ranking->forecasts, err);
-    if (status == HK_OK) {
-      hk_accumulation_keep_best(ranking->forecasts, n, ranking->n, origin, compare);
-      ranking->n = n;
-    }
-    for (size_t i = 0; i < ranking->n && status == HK_OK; i++)
-      status = hk_pace_flush(&ranking->forecasts[i], settings->flush == NULL, machine, err);
+    if (status == HK_OK && prunes(settings, options))
+      status = hk_prune(plans, n, ranking->n, origin, settings->flush == NULL, machine, compare,
+                        ranking->forecasts, &ranking->n, err);
+    else if (status == HK_OK)
+      status = forecast_best(plans, n, origin, settings, machine, ranking, err);
   }
   if (status == HK_OK && searches(settings, options)) {
     status = add_searched(ranking, model, machine, job, settings, &searched, err);

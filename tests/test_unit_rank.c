@@ -7,6 +7,7 @@
 #include "core/machine/machine_set.h"
 #include "sim/forecast.h"
 #include "sim/rank.h"
+#include "tests/random.h"
 
 /* A tiny model on the schoolbook machine, in subgroups of `numel`. */
 static hk_ranking ranked(int64_t numel, const hk_ranking_options *options) {
@@ -131,12 +132,83 @@ static void backward_waits_where_gradients_do_not_fit(void **state) {
   hk_ranking_free(&r);
 }
 
+/* -- The best alone -------------------------------------------------------------------------- */
+
+/* Nothing that fits is faster than its bound. */
+static void check_bounds(const hk_ranking *r, const hk_machine *machine) {
+  for (size_t i = 0; i < r->n_fit; i++) {
+    const hk_forecast *f = &r->forecasts[i];
+    const hk_ns update = hk_bound_shares(&f->plan, machine);
+    const hk_ns training = hk_bound_training(&f->graph, machine);
+    assert_true(update <= f->update_ns && training <= f->iteration_ns - f->update_ns);
+  }
+}
+
+/* The first of a ranking is the same without those that are proven slower. Returns how many were
+ * left out. */
+static size_t check_best(const hk_model *model, const hk_machine *machine, const hk_job *job,
+                         const hk_plan_settings *settings) {
+  hk_ranking_options options = {.fixed = HK_POLICY_OPTIONS_NONE, .quick = true};
+  hk_ranking all, best;
+  hk_error err = {0};
+  char a[96], b[96];
+  must(hk_rank(model, machine, job, settings, &options, &all, &err), &err);
+  options.best_only = true;
+  must(hk_rank(model, machine, job, settings, &options, &best, &err), &err);
+  const hk_forecast *f = &all.forecasts[0], *g = &best.forecasts[0];
+  check_bounds(&all, machine);
+  assert_string_equal(hk_forecast_title(f, a, sizeof a), hk_forecast_title(g, b, sizeof b));
+  assert_true(f->plan.runtime == g->plan.runtime && f->feasible == g->feasible);
+  assert_true(f->iteration_ns == g->iteration_ns && f->update_ns == g->update_ns);
+  assert_int_equal(f->result.memory.peak, g->result.memory.peak);
+  assert_string_equal(f->problem, g->problem);
+  assert_true(best.n <= all.n);
+  const size_t left_out = all.n - best.n;
+  if (!f->feasible) assert_int_equal(left_out, 0);
+  hk_ranking_free(&all);
+  hk_ranking_free(&best);
+  return left_out;
+}
+
+/* Random nodes, where memory may be scarce on each side; several micro-steps, ranks. */
+static void what_is_proven_slower_is_left_out(void **state) {
+  (void)state;
+  const int n = is_full_run() ? 500 : 30;
+  hk_model model = tiny_model(2);
+  const double state_bytes = 12 * (double)model.parameters;
+  random_stream r = {.state = 5};
+  size_t left_out = 0;
+  for (int i = 0; i < n; i++) {
+    hk_machine m = random_node(&r);
+    price_copies(&r, &m);
+    if (i % 2) delay_memory(&r, &m);
+    m.gpu_launch.value = m.h2d_latency.value = m.d2h_latency.value = pick(&r, 0, 3000);
+    m.cpu_beside_h2d.value = scale(&r, 0.2, 1);
+    m.cores.value = pick(&r, 4, 16) * m.gpus.value;
+    m.host_memory.value = m.host_reserved.value + state_bytes * scale(&r, 0.2, 8);
+    m.gpu_memory.value = m.gpu_reserved.value + state_bytes * scale(&r, 0.3, 1.5);
+    const hk_job job = {.gpus = (int)m.gpus.value,
+                        .nodes = 1,
+                        .tp = 1,
+                        .micro_batch = 1,
+                        .grad_accum = 1 + (int)pick(&r, 0, 2),
+                        .seq = 1 << pick(&r, 0, 6),
+                        .checkpoint_activations = true};
+    const hk_plan_settings settings = {.subgroup_numel = model.parameters / 40 + 1};
+    left_out += check_best(&model, &m, &job, &settings);
+  }
+  print_message("%.1f plans of a ranking left out\n", (double)left_out / n);
+  assert_true(left_out > 3 * (size_t)n);
+  hk_model_free(&model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_schedule_is_ranked_twice),
       cmocka_unit_test(the_quickest_comes_first),
       cmocka_unit_test(fixed_settings_hold_for_all),
       cmocka_unit_test(backward_waits_where_gradients_do_not_fit),
+      cmocka_unit_test(what_is_proven_slower_is_left_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
