@@ -98,7 +98,8 @@ static const char *const shown[] = {"hocket.plan_ranking/1",
                                     "hocket.training_validation/1",
                                     "hocket.run_comparison/1",
                                     "hocket.ranking/1",
-                                    "hocket.spans/1"};
+                                    "hocket.spans/1",
+                                    "hocket.plan_comparison/1"};
 enum { SHOWN = sizeof shown / sizeof *shown };
 
 static hk_status check_schema(const char *path, const char *schema, hk_error *err) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* A timeline as columns, which take less room than an object for each operation. */
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/page.h"
 #include "core/base/json_write.h"
@@ -50,9 +52,31 @@ static void put_kinds(cJSON *object, bool *ok) {
     hk_append_item(kinds, cJSON_CreateString(hk_op_kind_name((hk_op_kind)k)), ok);
 }
 
-static void put_counter(const hk_counter *counter, cJSON *array, bool *ok) {
+/* Means over equal spans of time, at most CURVE_POINTS: of a rate that alternates, extremes would
+ * show only that it does. Returns the number of them; all samples if there are few. */
+static size_t mean_curve(const hk_counter *counter, hk_ns end, hk_sample *out) {
+  if (counter->n <= CURVE_POINTS || end < CURVE_POINTS)
+    return hk_counter_curve(counter, out, CURVE_POINTS);
+  size_t i = 0;
+  for (int64_t bin = 0; bin < CURVE_POINTS; bin++) {
+    const hk_ns from = end / CURVE_POINTS * bin, to = end / CURVE_POINTS * (bin + 1);
+    double sum = 0;
+    while (i + 1 < counter->n && counter->samples[i + 1].time <= from) i++;
+    for (size_t k = i; k < counter->n && counter->samples[k].time < to; k++) {
+      const hk_ns next = k + 1 < counter->n ? counter->samples[k + 1].time : end;
+      sum += counter->samples[k].value *
+             (double)hk_max(0, hk_min(next, to) - hk_max(counter->samples[k].time, from));
+    }
+    out[bin] = (hk_sample){from, sum / (double)(to - from)};
+  }
+  return CURVE_POINTS;
+}
+
+static void put_counter(const hk_counter *counter, hk_ns end, cJSON *array, bool *ok) {
   hk_sample samples[CURVE_POINTS];
-  const size_t n = hk_counter_curve(counter, samples, CURVE_POINTS);
+  const bool rate = strcmp(counter->unit, "bytes_per_s") == 0;
+  const size_t n =
+      rate ? mean_curve(counter, end, samples) : hk_counter_curve(counter, samples, CURVE_POINTS);
   cJSON *object = hk_put_element(array, ok);
   hk_put_string(object, "name", counter->name, ok);
   hk_put_string(object, "unit", counter->unit, ok);
@@ -60,7 +84,8 @@ static void put_counter(const hk_counter *counter, cJSON *array, bool *ok) {
   cJSON *time = hk_put_array(object, "time_ms", ok), *value = hk_put_array(object, "value", ok);
   for (size_t i = 0; i < n; i++) {
     hk_append_item(time, cJSON_CreateNumber(hk_ms(samples[i].time)), ok);
-    hk_append_item(value, cJSON_CreateNumber(samples[i].value), ok);
+    hk_append_item(value, cJSON_CreateNumber(rate ? round(samples[i].value) : samples[i].value),
+                   ok);
   }
 }
 
@@ -77,5 +102,5 @@ void hk_page_timeline(const hk_graph *graph, const hk_timeline *timeline, const 
   if (graph->n_ops <= MOST_OPERATIONS) put_operations(graph, timeline, object, ok);
   cJSON *counters = hk_put_array(object, "counters", ok);
   for (size_t i = 0; i < timeline->n_counters; i++)
-    put_counter(&timeline->counters[i], counters, ok);
+    put_counter(&timeline->counters[i], timeline->makespan, counters, ok);
 }

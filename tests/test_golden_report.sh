@@ -13,6 +13,7 @@ export HOCKET_SHARE=$folder/share
 ok plan --model llama-2-7b --machine h200-16c --json --explain --quiet -o plan.json
 mv out ranking.json
 ok simulate plan.json --keep --quiet
+ok simulate --model llama-2-7b --machine h200-16c --policy streamed --subgroup 2M --quiet -o fine.json
 
 # -- What is missing, what is no input --------------------------------------------------------------
 
@@ -38,12 +39,13 @@ cp "$tests/../share/report/page.html" share/report
 # -- The data of a page -----------------------------------------------------------------------------
 
 cp ranking.json "$folder/a <b>.json"
-ok report "a <b>.json" plan.json 1 -o page.html
+ok report "a <b>.json" plan.json 1 fine.json -o page.html
 prints '^page.html: open it'
 ok report plan.json -o -
 grep -q "^<!DOCTYPE html>" out || fail "'-o -' does not print the page"
 python3 - page.html ranking.json <<'END' || fail "page.html does not have the data"
 import json
+import math
 import re
 import sys
 
@@ -52,8 +54,8 @@ assert "const Plotly = 'a library';" in page
 text = re.search(r'type="application/json">(.*?)</script>', page, re.S)[1]
 assert "<" not in text, "markup in the data"
 data = json.loads(text)
-assert data["schema"] == "hocket.page/1" and len(data["inputs"]) == 3
-first, plan, stored = data["inputs"]
+assert data["schema"] == "hocket.page/1" and len(data["inputs"]) == 4
+first, plan, stored, fine = data["inputs"]
 assert first["name"] == "a <b>.json" and first["document"] == ranking
 assert first["document"]["explain"]["node.gpus"]["origin"]
 forecast, (timeline,) = plan["document"], plan["timelines"]
@@ -68,6 +70,13 @@ for number, lane in enumerate(timeline["lanes"]):
     assert abs(sum(l for _, l in spans) - forecast["lanes"][lane]["busy_ms"]) < 1e-3, lane
 memory = next(c for c in timeline["counters"] if c["name"] == "gpu memory")
 assert max(memory["value"]) == forecast["gpu_memory"]["peak_bytes"]
+# A long curve is of means: it carries the bytes of the lane.
+(long,) = fine["timelines"]
+h2d = next(c for c in long["counters"] if c["name"] == "h2d")
+assert len(h2d["value"]) == 1500, len(h2d["value"])
+moved = sum(h2d["value"]) * long["makespan_ms"] / 1500 / 1e3
+lanes = fine["document"]["lanes"]
+assert math.isclose(moved, lanes["h2d"]["bytes"], rel_tol=1e-4), (moved, lanes["h2d"])
 assert stored["timelines"][0]["label"] == timeline["label"] and stored["timelines"][0]["begin_ms"] == timeline["begin_ms"]
 END
 

@@ -46,6 +46,14 @@ urls = {e["params"]["url"] for e in log["events"] if "url" in e.get("params", {}
 bad = [u for u in urls if not u.startswith(("file:", "data:", "blob:", "about:", "chrome"))]
 assert not bad, bad
 END
+# Zoomed, the bars that were one are the operations again.
+sed 's|</body>|<script>const wait = setInterval(() => { if (!document.body.dataset.state) return;\
+clearInterval(wait); const box = document.getElementById("timelines"), all = box.data[0].x.length;\
+Plotly.relayout(box, { "xaxis.range": [10, 40] }).then(() => { document.body.dataset.zoomed =\
+box.data[0].customdata.every(c => !/operations, first/.test(c[0])) \&\& box.data[0].x.length < all; }); }, 50);\
+</script></body>|' plan.html >zoomed.html
+drawn zoomed
+has zoomed 1 'data-zoomed="true"'
 
 # -- Other inputs -----------------------------------------------------------------------------------
 
@@ -74,8 +82,11 @@ json.dump({"schema": "hocket.training_validation/1", "plan": "zero-offload", "mo
            "differences": [{"operation": "adamw_cpu sg0.0", "lane": "cpu", "duration": pair, "wait": pair, "cause": "rate"}],
            "passed": True}, open("training.json", "w"))
 END
-ok report spec.db runs.json ranking.json spans.json training.json -o others.html
+"$hocket" plan --model llama-2-7b --machine h200-16c --machine gh200-96gb --json --quiet >machines.json 2>err ||
+  fail "machines: $(cat err)"
+ok report spec.db machines.json runs.json ranking.json spans.json training.json -o others.html
 drawn others
+has others 1 'llama-2-7b on 2 machines'
 has others 3 'id="(pareto_memory|pareto_money|errors|attribution)-'
 has others 8 '<g class="point"><path'
 has others 1 'for a million tokens'

@@ -8,7 +8,7 @@ function titleOf(s) {
   if (s.title) return s.title;
   const set = s.settings, parts = [s.policy];
   if (set.stride > 0) parts.push(`k=${set.stride}`);
-  if (set.ratio < 1) parts.push(`r=${set.ratio.toFixed(2)}`);
+  if (set.ratio > 0 && set.ratio < 1) parts.push(`r=${set.ratio.toFixed(2)}`);
   if (set.overlap !== "none") parts.push(`overlap ${set.overlap}`);
   return parts.join(" ");
 }
@@ -32,7 +32,7 @@ function rankedTable(parent, schedules) {
     ["host GiB", s => gib(s.host_peak_bytes), "minor"],
   ];
   if (no.length < schedules.length)
-    table(parent, columns, schedules.filter(s => s.feasible), s => s.rank === 1 ? "best" : "");
+    table(parent, columns, schedules.filter(s => s.feasible), s => s === schedules[0] ? "best" : "");
   if (no.length === 0) return;
   const box = add(parent, "details");
   box.open = no.length === schedules.length;
@@ -132,10 +132,12 @@ const PAGES = {
     answer(parent, d) {
       const c = d.certificate;
       scheduleAnswer(parent, `${d.model} on ${d.machine}`, d.schedules[0], [
-        `${d.job.nodes * d.job.gpus} GPUs, micro-batch ${d.job.micro_batch}, ${d.job.grad_accum} micro-steps, ` +
-          `${number(d.job.seq)} tokens a sequence`,
+        `${d.job.nodes} x ${d.job.gpus} GPUs, tp ${d.job.tp}, micro-batch ${d.job.micro_batch}, grad-accum ${d.job.grad_accum}, ` +
+          `seq ${number(d.job.seq)}`,
         c && c.gap_pct != null ? `No division of the update is faster than ${ms(c.bound_ms)} ms: ` +
-          `the gap is ${number(c.gap_pct, 1)} %, bound by ${c.binding}` : "", d.reason]);
+          `the gap is ${number(c.gap_pct, 1)} %, bound by ${c.binding}` : "",
+        d.search && d.search.evaluated ? `Searched ${number(d.search.evaluated)} schedules in ${number(d.search.seconds, 1)} s` : "",
+        d.schedules[0].feasible ? d.reason : ""]);
     },
     sections(name, d) {
       add(main, "h2", `Schedules: ${name}`);
@@ -251,6 +253,22 @@ Object.assign(PAGES, {
         [`overlap ${d.overlap}; step ${i.step}, the median of ${i.recorded} recorded iterations (${ms(i.min_ms)} to ${ms(i.max_ms)} ms)`]);
     },
     sections: validationSections,
+  },
+  "hocket.plan_comparison/1": {
+    answer(parent, d) {
+      const first = d.machines[0];
+      answer(parent, `${d.model} on ${d.machines.length} machines`, first.fits, !first.fits ? "fits on none"
+        : `${first.machine}: ${number(first.best.tokens_per_s)} tokens/s`, [`Order: ${d.order.replace(/_/g, " ")}`, d.note]);
+    },
+    sections(name, d) {
+      add(main, "h2", `Machines: ${name}`);
+      table(main, [["machine", m => m.machine, "text"], ["GPUs", m => m.gpus, ""],
+        ["tokens/s", m => m.fits ? number(m.best.tokens_per_s) : "", ""], ["iteration ms", m => m.fits ? ms(m.best.iteration_ms) : "", ""],
+        ["schedule", m => m.fits ? titleOf(m.best) : "does not fit: " + m.best.problem, "text long"]], d.machines, m => m.fits ? "" : "no");
+      const fit = d.machines.filter(m => m.fits);
+      if (fit.length > 1) paretoFigure(main, "pareto-" + plots.length, fit.map(m => ({ x: m.best.gpu_memory.peak_bytes / GiB,
+        y: m.best.iteration_ms, text: `${m.machine}: ${titleOf(m.best)}`, group: m.machine })), "GPU memory, GiB", "iteration, ms");
+    },
   },
   "hocket.run_comparison/1": {
     answer(parent, d) {

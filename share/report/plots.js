@@ -55,27 +55,39 @@ const C = { blue: "#0072b2", sky: "#56b4e9", green: "#009e73", orange: "#e69f00"
   red: "#d55e00", pink: "#cc79a7", yellow: "#f0e442", black: "#000", grey: "#999" };
 const SERIES = [C.blue, C.red, C.green, C.orange, C.pink, C.sky, C.black, C.yellow];
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "star", "cross", "hexagon"];
-const plots = [];
+const plots = [], waiting = [];
 
-function plot(parent, id, traces, layout, height) {
+/* Leaves room for a plot, which is drawn once all text is there. after: of the drawn box. */
+function plot(parent, id, traces, layout, height, after) {
   const box = add(parent, "div", null, "plot");
   box.id = id;
+  box.style.minHeight = height + "px";
   const all = Object.assign({
     height, margin: { l: phone() ? 62 : 130, r: 12, t: 26, b: 44 }, paper_bgcolor: "#fff",
     plot_bgcolor: "#fff", font: { size: phone() ? 10 : 12, color: "#1a1a1a" },
     hoverlabel: { align: "left", bgcolor: "#fff" }, hovermode: "closest",
     legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom" },
   }, layout);
-  Plotly.newPlot(box, traces, all, { responsive: true, displaylogo: false, displayModeBar: !phone(),
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+  waiting.push(() => Plotly.newPlot(box, traces, all, { responsive: true, displaylogo: false, displayModeBar: !phone(),
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] })
+    && after && after(box));
   plots.push(box);
-  return box;
+}
+
+/* Draws one plot after the other, so that the text can be read before; then calls `end`. */
+function drawWaiting(end) {
+  if (waiting.length === 0) return end();
+  waiting.shift()();
+  setTimeout(() => drawWaiting(end));
 }
 
 const grid = { gridcolor: "#e3e3e3", zeroline: false, linecolor: "#555", ticks: "outside" };
 
 /* A page in print has another width than the window. */
-addEventListener("beforeprint", () => plots.forEach(p => Plotly.relayout(p, { width: 690 })));
+addEventListener("beforeprint", () => {
+  while (waiting.length) waiting.shift()();
+  plots.forEach(p => Plotly.relayout(p, { width: 690 }));
+});
 addEventListener("afterprint", () => plots.forEach(p => Plotly.relayout(p, { autosize: true, width: null })));
 
 /* -- Timelines ------------------------------------------------------------------------------ */
@@ -145,8 +157,9 @@ function curves(timelines, axis, wanted, scale, digits, unit) {
   const traces = [];
   for (const t of timelines) for (const c of t.counters) {
     const show = wanted(c);
-    if (!show) continue;
-    const many = timelines.length > 1, color = SERIES[traces.length % SERIES.length];
+    const many = timelines.length > 1;
+    if (!show || (many && show === "later")) continue;
+    const color = SERIES[traces.length % SERIES.length];
     traces.push({
       type: "scatter", mode: "lines", xaxis: "x", yaxis: axis, x: c.time_ms.concat(t.makespan_ms),
       y: c.value.concat(c.value[c.value.length - 1]).map(v => v / scale),
@@ -160,22 +173,35 @@ function curves(timelines, axis, wanted, scale, digits, unit) {
   return traces;
 }
 
+/* Adds the group of each operation, and the operations of each lane in the order of time. */
+function sortOperations(t) {
+  t.byLane = t.lanes.map(() => []);
+  if (!t.lane) return;
+  const groups = t.kinds.map(groupOf);
+  t.group = t.kind.map(k => groups[k]);
+  t.lane.forEach((lane, i) => t.byLane[lane].push(i));
+  for (const ids of t.byLane) ids.sort((a, b) => t.begin_ms[a] - t.begin_ms[b]);
+}
+
+/* A line at its begin, and its name where there is room. */
+function markPhase(phase, end, layout) {
+  layout.shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: phase.begin_ms, x1: phase.begin_ms,
+    line: { color: "#555", width: 1, dash: "dot" } });
+  const room = (phase.end_ms - phase.begin_ms) / end;
+  if (room > (phone() ? .2 : .07)) layout.annotations.push({ x: phase.begin_ms, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left",
+    showarrow: false, text: phase.name, font: { size: 11, color: "#555" } });
+}
+
 function timelineFigure(parent, timelines) {
-  for (const t of timelines) {
-    t.byLane = t.lanes.map(() => []);
-    if (!t.lane) continue;
-    const groups = t.kinds.map(groupOf);
-    t.group = t.kind.map(k => groups[k]);
-    t.lane.forEach((lane, i) => t.byLane[lane].push(i));
-    for (const ids of t.byLane) ids.sort((a, b) => t.begin_ms[a] - t.begin_ms[b]);
-  }
+  timelines.forEach(sortOperations);
   const rows = lanesOf(timelines), end = Math.max(...timelines.map(t => t.makespan_ms));
   const memory = curves(timelines, "y2", c => c.name.endsWith("gpu memory"), GiB, 2, "GiB");
   const rates = curves(timelines, "y3", c => c.unit === "bytes_per_s" &&
     (/(^|\.| )(dram|h2d|d2h)$/.test(c.name) ? true : "later"), 1e9, 1, "GB/s");
   const panels = 1 + (memory.length > 0) + (rates.length > 0);
   const lanes = Math.max(rows.length, 1) * (phone() ? 20 : 24), extra = 190;
-  const gap = 26 + (phone() ? 18 : 10) * Math.ceil(rates.length / (phone() ? 4 : 8)), above = phone() ? 120 : 100;
+  const keys = (phone() ? 2 : 4) * (timelines.length > 1 ? 1 : 2); /* of the legend, in a row */
+  const gap = 26 + 17 * Math.ceil(rates.length / keys), above = phone() ? 120 : 100;
   const inner = lanes + (panels - 1) * (extra + gap), height = inner + above + 44;
   let top = 1;
   const domain = px => {
@@ -207,16 +233,14 @@ function timelineFigure(parent, timelines) {
       title: { text: "GB/s" } });
   }
   layout.xaxis.anchor = rates.length ? "y3" : memory.length ? "y2" : "y";
-  for (const phase of timelines[0].phases) {
-    layout.shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: phase.begin_ms, x1: phase.begin_ms,
-      line: { color: "#555", width: 1, dash: "dot" } });
-    layout.annotations.push({ x: phase.begin_ms, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left",
-      showarrow: false, text: phase.name, font: { size: 11, color: "#555" } });
-  }
+  for (const phase of timelines[0].phases) markPhase(phase, end, layout);
   const others = memory.concat(rates);
   others.forEach(t => delete t.capacity);
-  const box = plot(parent, "timelines", barTraces(rows, 0, end).concat(others), layout, height);
-  /* Bars of the range in view, in full detail. */
+  plot(parent, "timelines", barTraces(rows, 0, end).concat(others), layout, height, box => redrawZoomed(box, rows, end));
+}
+
+/* After a zoom, the bars of the range in view in full detail. */
+function redrawZoomed(box, rows, end) {
   let drawn = "0 " + end;
   box.on("plotly_relayout", () => {
     const [from, to] = box.layout.xaxis.range, key = from + " " + to;
