@@ -26,6 +26,10 @@ for component in library planner; do
     fail "installation: $(tail -n 5 log)"
 done
 [[ $(./first/bin/hocket model list | wc -l) -ge 50 ]] || fail "the program has no models"
+if [[ -e $root/share/report/plotly.min.js ]]; then # scripts/plotly
+  ./first/bin/hocket plan --model llama-2-7b --machine h200-16c --quiet -o plan.json >log
+  ./first/bin/hocket report plan.json -o page.html >log || fail "the program makes no page"
+fi
 
 libdir=$(dirname "$(find first -name libhocket.so)")
 libdir=${libdir#first/}

@@ -337,10 +337,10 @@ Object.assign(PAGES, {
       }
       add(main, "h2", `Rows: ${name}`);
       add(main, "p", "★: no row of the same model and tokens an iteration is faster with at most the same memory (M) or cost (C).", "note");
-      table(main, [...d.axes.map(a => [a, r => r[a] == null ? "default" : r[a], "text"]), ["schedule", r => r.schedule, "text minor"],
-        ["iteration ms", r => ms(r.iteration_ms), "minor"], ["tokens/s", r => number(r.tokens_per_s), ""],
-        ["GPU GiB", r => gib(r.gpu_bytes), ""], [d.priced ? "cost/Mtok" : "GPU s/Mtok", r => number(measureOf(r), 4), ""],
-        ["★", r => (r.pareto_memory ? "M" : "") + (r.pareto_money ? "C" : ""), ""]],
+      table(main, [[d.priced ? "cost/Mtok" : "GPU s/Mtok", r => number(measureOf(r), 4), ""], ["tokens/s", r => number(r.tokens_per_s), ""],
+        ["iteration ms", r => ms(r.iteration_ms), "minor"], ["GPU GiB", r => gib(r.gpu_bytes), ""],
+        ["★", r => (r.pareto_memory ? "M" : "") + (r.pareto_money ? "C" : ""), "text"],
+        ...d.axes.map(a => [a, r => r[a] == null ? "default" : r[a], "text"]), ["schedule", r => r.schedule, "text minor"]],
       rows.slice().sort((a, b) => measureOf(a) - measureOf(b)).slice(0, 60));
     },
   },
