@@ -40,6 +40,7 @@ static const bench_case cases[] = {
     __VA_ARGS__                                                                           \
   }
     GATHER("bf16", BF16, .add = false),
+    GATHER("bf16, add", BF16, .add = true),
     GATHER("bf16, squares", BF16, .squares = true),
     GATHER("bf16, add, squares", BF16, .add = true, .squares = true),
     GATHER("bf16, squares, odd", BF16, .squares = true, .odd = true),

@@ -267,6 +267,58 @@ static void sums_can_be_read(void **unused) {
   unmake(&w);
 }
 
+/* Whether squares of any tensor have been summed on the device. */
+static bool has_squares(const world *w) {
+  const struct hk_training *t = w->engine->training;
+  const char *bins = (const char *)w->engine->device_bins; /* the host backend's */
+  for (hk_bytes i = 0; i < t->bins_at[w->engine->state.n_segments]; i++) {
+    if (bins[i] != 0) return true;
+  }
+  return false;
+}
+
+/* A step of four backwards, all expected. Returns after how many there are squares. `asked`: after
+ * so many they are asked for, of one tensor or of all. */
+static int squares_come(world *w, int asked) {
+  hk_error err = {0};
+  int first = 0;
+  forward(w);
+  for (int m = 1; m <= 4; m++) {
+    for (size_t i = w->n; i-- > 0;) hand_over(w, i, true);
+    if (pick(&w->r, 0, 1)) must(hk_engine_flush(w->engine, &err), &err);
+    if (first == 0 && has_squares(w)) first = m;
+    if (m != asked) continue;
+    hk_squares sum, one = {0};
+    must(hk_engine_sum_of_squares(w->engine, 7, &sum, &err), &err);
+    hk_squares_add(&one, w->params[7].grad_type, LAYER, w->tensors[7].grad);
+    assert_memory_equal(&sum, &one, sizeof sum);
+    must(hk_engine_sum_of_squares(w->engine, -1, &sum, &err), &err);
+    assert_true(hk_squares_value(&sum) == plain_squares(w));
+  }
+  step(w, true);
+  return first;
+}
+
+/* Squares are summed with the last gradient of each tensor only. When they have been asked for
+ * before it, they are summed with each for some steps. */
+static void squares_come_with_the_last_backward(void **unused) {
+  (void)unused;
+  for (int overlap = HK_OVERLAP_NONE; overlap <= HK_OVERLAP_BOTH; overlap++) {
+    const int asked = 1 + overlap - HK_OVERLAP_NONE;
+    hk_error err = {0};
+    world w = {.r = {(uint64_t)asked + 101}};
+    open_layers(&w, (hk_overlap)overlap, 3);
+    must(hk_engine_expect(w.engine, 4, &err), &err);
+    for (int i = 0; i < 2; i++) assert_int_equal(squares_come(&w, 0), 4);
+    assert_int_equal(squares_come(&w, asked), asked + 1);
+    int steps = 0;
+    while (squares_come(&w, 0) == 1) steps++;
+    assert_int_equal(steps, 15);
+    assert_state(&w);
+    unmake(&w);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(known_sums_are_fetched_in_time),
@@ -278,6 +330,7 @@ int main(void) {
       cmocka_unit_test(a_promised_number_is_expected),
       cmocka_unit_test(disorder_is_exact),
       cmocka_unit_test(sums_can_be_read),
+      cmocka_unit_test(squares_come_with_the_last_backward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

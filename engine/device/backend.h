@@ -75,11 +75,12 @@ typedef enum {
  * memory, nor to memory that another one reads. Arrays must be aligned to their elements; alignment
  * to 16 bytes is fastest.
  *
- * GATHER: both types are the same. Without `add`, to = from, bit by bit. With `add`, to = to +
- * from: both are widened to fp32, added, rounded to fp32 and then to the type, to nearest even (for
- * these types that equals rounding once); a NaN becomes 0x7fc0, 0x7e00 or 0x7fc00000. With `bins`,
- * the squares of the values that are then in `to` are added to this bin set (squares.h, device
- * memory, hk_squares_bin_words(type) words).
+ * GATHER: both types are the same. Without `add`, to = from, bit by bit; they may be the same
+ * address, so that only squares are summed. With `add`, to = to + from: both are widened to fp32,
+ * added, rounded to fp32 and then to the type, to nearest even (for these types that equals
+ * rounding once); a NaN becomes 0x7fc0, 0x7e00 or 0x7fc00000. With `bins`, the squares of the
+ * values that are then in `to` are added to this bin set (squares.h, device memory,
+ * hk_squares_bin_words(type) words).
  *
  * SCATTER: if both types are the same, bits are copied. Else from_type is fp32, and values are
  * rounded to nearest even; overflow gives infinity, NaN gives 0x7fc0 or 0x7e00. `bins` is NULL and

@@ -61,7 +61,7 @@ static void gather(const hk_segment *s, int64_t at, int64_t n, pthread_mutex_t *
     const unsigned before = hk_float_enter();
     add(s->to_type, n, from, to);
     hk_float_leave(before);
-  } else {
+  } else if (to != from) {
     memcpy(to, from, (size_t)n * size);
   }
   if (s->bins == NULL) return;

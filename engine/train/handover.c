@@ -7,9 +7,13 @@
  * Segment: the part of one tensor in one image. It has its own bins of squares. When another
  * gradient is added to it, the squares of the sum replace the old squares.
  *
+ * Counted: the bins hold the squares of the tensor's sum as it stands. Before the last gradient
+ * that a tensor is expected to bring, squares are not summed: nobody needs them, they take time,
+ * and the bins would have to be zeroed. What is asked for nevertheless is counted from the sums.
+ *
  * Slot: device memory for one image on its way to the host (handover_slots.c).
  *
- * A kernel on the caller's stream gathers tensors into images and sums the squares of the values
+ * A kernel on the caller's stream gathers tensors into images and may sum the squares of the values
  * that it writes. Images of subgroups that the device updates have memory of their own on the
  * device. Images of route cpu share slots. An image takes a slot with its first gradient. It is
  * copied to the host and gives up its slot when all expected gradients have been given, or when
@@ -27,19 +31,27 @@
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
 
+/* All bins are zero, and nobody has given anything. */
+static void forget_bins(hk_engine *e) {
+  struct hk_training *t = e->training;
+  memset(t->bins_state, HK_BINS_ZERO, e->n_params * sizeof *t->bins_state);
+  for (size_t p = 0; p < e->n_params; p++) t->giver[p] = -1;
+}
+
 hk_status hk_handover_open(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const size_t n_images = (size_t)e->state.n_images, n_segments = (size_t)e->state.n_segments;
   t->images = calloc(n_images, sizeof *t->images);
   t->bins_at = calloc(n_segments + 1, sizeof *t->bins_at);
   t->giver = calloc(e->n_params, sizeof *t->giver);
-  t->discarded = calloc(e->n_params, sizeof *t->discarded);
+  t->bins_state = calloc(e->n_params, sizeof *t->bins_state);
   t->unlearnt = calloc(e->n_params, sizeof *t->unlearnt);
   t->segments = calloc(e->n_params + 1, sizeof *t->segments);
-  if (t->images == NULL || t->bins_at == NULL || t->giver == NULL || t->discarded == NULL ||
+  if (t->images == NULL || t->bins_at == NULL || t->giver == NULL || t->bins_state == NULL ||
       t->unlearnt == NULL || t->segments == NULL) {
     return hk_fail_memory(err, n_images * sizeof *t->images, "the gradients' places");
   }
+  forget_bins(e);
   for (size_t s = 0; s < n_segments; s++) {
     const hk_grad_type type = e->params[e->state.segments[s].param].grad_type;
     t->bins_at[s + 1] = t->bins_at[s] + hk_squares_bin_words(type) * (hk_bytes)sizeof(uint64_t);
@@ -63,15 +75,17 @@ void hk_handover_close(hk_engine *e) {
   free(t->images);
   free(t->bins_at);
   free(t->giver);
-  free(t->discarded);
+  free(t->bins_state);
   free(t->unlearnt);
   free(t->segments);
 }
 
 /* -- Handing over ------------------------------------------------------------------------------ */
 
+enum { EAGER_STEPS = 16 };
+
 /* Segments to be gathered by one launch, and the bins to be zeroed before it: their squares are of
- * gradients that the new ones are added to, or that were discarded. */
+ * earlier sums, or of gradients that were discarded. */
 typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
@@ -111,10 +125,10 @@ static hk_status gather_now(hk_engine *e, gather_batch *b, hk_error *err) {
   return e->backend->ops->launch(b->stream, &gather, err);
 }
 
-/* Whether the batch writes the segment that has these bins. */
-static bool has_segment(const gather_batch *b, const uint64_t *bins) {
+/* Whether the batch writes a segment there. */
+static bool has_segment(const gather_batch *b, const char *to) {
   for (int i = 0; i < b->n; i++) {
-    if (b->segments[i].bins == bins) return true;
+    if (b->segments[i].to == to) return true;
   }
   return false;
 }
@@ -168,27 +182,32 @@ static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk
   return HK_OK;
 }
 
-/* Adds one segment of a tensor's gradient, at `data`, to the batch. Launches the batch before, if
- * the stream must do something else first. */
+/* Whether squares are summed with the tensor's next gradient: it is probably the last one. */
+static bool counts_next(const struct hk_training *t, int32_t param) {
+  return t->eager > 0 || t->given[param] + 1 >= t->expected[param];
+}
+
+/* Adds one segment of a tensor's gradient, at `data`, to the batch; NULL: the segment's sum is
+ * counted where it is. Launches the batch before, if the stream must do something else first. */
 static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int32_t number,
                                 const char *data, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_param_segment *s = &e->state.segments[number];
   const hk_param *param = &e->params[s->param];
-  const bool add = t->given[s->param] > 0;
-  uint64_t *bins = (uint64_t *)(void *)((char *)e->device_bins + t->bins_at[number]);
-  char *to = NULL;
+  const bool count = data == NULL || counts_next(t, s->param);
+  char *to = NULL, *bins = (char *)e->device_bins + t->bins_at[number];
   HK_TRY(find_place(e, b, own, s, &to, err));
-  if (b->n == HK_SEGMENTS_MOST || has_segment(b, bins)) HK_TRY(gather_now(e, b, err));
-  if (add || t->discarded[s->param]) HK_TRY(zero_bins(e, b, number, err));
+  if (b->n == HK_SEGMENTS_MOST || has_segment(b, to)) HK_TRY(gather_now(e, b, err));
+  if (count && t->bins_state[s->param] != HK_BINS_ZERO) HK_TRY(zero_bins(e, b, number, err));
   const int64_t first = s->offset - (e->param_end[s->param] - param->numel);
-  b->segments[b->n++] = (hk_segment){.from = data + (size_t)first * hk_grad_size(param->grad_type),
+  const size_t at = (size_t)first * hk_grad_size(param->grad_type);
+  b->segments[b->n++] = (hk_segment){.from = data != NULL ? data + at : to,
                                      .to = to,
                                      .n = s->n,
                                      .from_type = param->grad_type,
                                      .to_type = param->grad_type,
-                                     .bins = bins,
-                                     .add = add};
+                                     .bins = count ? (uint64_t *)(void *)bins : NULL,
+                                     .add = data != NULL && t->given[s->param] > 0};
   b->values += s->n;
   return HK_OK;
 }
@@ -227,13 +246,12 @@ static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_seg
   return hk_handover_prefetch(e, err);
 }
 
-/* Makes stream `own` wait for what another stream has gathered for the tensor. */
+/* Makes stream `own` wait for what another stream has gathered for the tensor, be it discarded. */
 static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error *err) {
   struct hk_training *t = e->training;
-  const bool has_bins = t->given[param] > 0 || t->discarded[param];
-  const int32_t before = has_bins ? t->giver[param] : own;
+  const int32_t before = t->giver[param];
   t->giver[param] = own;
-  if (before == own) return HK_OK;
+  if (before < 0 || before == own) return HK_OK;
   hk_callers_stream *other = &t->streams[before];
   HK_TRY(e->backend->ops->record(other->stream, other->last, err));
   return e->backend->ops->wait(t->streams[own].stream, other->last, err);
@@ -256,7 +274,7 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
       HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
       HK_TRY(count_segment(e, &batch, &e->state.segments[s], err));
     }
-    t->discarded[param] = false;
+    if (counts_next(t, param)) t->bins_state[param] = HK_BINS_COUNTED;
     if (t->given[param]++ == 0) t->n_given++;
     if (t->given[param] != t->expected[param]) continue;
     if (hk_clip_blocks_lacks_one(e, param)) HK_TRY(gather_now(e, &batch, err));
@@ -264,6 +282,28 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
   }
   HK_TRY(gather_now(e, &batch, err));
   return hk_training_is_host(e) ? e->backend->ops->stream_sync(batch.stream, err) : HK_OK;
+}
+
+hk_status hk_handover_count(hk_engine *e, int64_t only, hk_error *err) {
+  struct hk_training *t = e->training;
+  const int32_t first = only < 0 ? 0 : (int32_t)only;
+  const int32_t end = only < 0 ? (int32_t)e->n_params : first + 1;
+  gather_batch batch = {0};
+  for (int32_t p = end; p-- > first;) { /* as backward visits them */
+    if (t->given[p] == 0 || t->bins_state[p] == HK_BINS_COUNTED) continue;
+    hk_callers_stream *stream = &t->streams[t->giver[p]];
+    if (batch.stream != stream->stream) HK_TRY(gather_now(e, &batch, err));
+    batch.stream = stream->stream;
+    stream->dirty = true;
+    for (int32_t s = t->segments[p]; s < t->segments[p + 1]; s++) {
+      HK_TRY(gather_segment(e, &batch, t->giver[p], s, NULL, err));
+    }
+    t->bins_state[p] = HK_BINS_COUNTED;
+    t->eager = EAGER_STEPS;
+  }
+  HK_TRY(gather_now(e, &batch, err));
+  const bool waits = batch.stream != NULL && hk_training_is_host(e);
+  return waits ? e->backend->ops->stream_sync(batch.stream, err) : HK_OK;
 }
 
 static hk_status check_list(const hk_engine *e, const hk_gradient *list, size_t n, hk_error *err) {
@@ -327,6 +367,7 @@ void hk_handover_expect(hk_engine *e) {
 
 void hk_handover_learn(hk_engine *e) {
   struct hk_training *t = e->training;
+  t->eager -= t->eager > 0;
   for (size_t p = 0; p < e->n_params; p++) {
     const int32_t had = t->given[p];
     if (had > 0 && t->unlearnt[p] && t->expected[p] > 0) continue;
@@ -354,7 +395,7 @@ hk_status hk_handover_reset(hk_engine *e, hk_error *err) {
   }
   HK_TRY(ops->stream_sync(e->stream, err));
   memset(t->given, 0, e->n_params * sizeof *t->given);
-  memset(t->discarded, 0, e->n_params * sizeof *t->discarded);
+  forget_bins(e);
   memset(t->unlearnt, 0, e->n_params * sizeof *t->unlearnt);
   t->n_given = 0;
   t->violated = false;

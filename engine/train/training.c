@@ -276,6 +276,7 @@ static hk_status take_step(hk_engine *e, const hk_step_options *o, hk_step_repor
                            hk_callers_stream *stream, hk_error *err) {
   struct hk_training *t = e->training;
   hk_squares sum;
+  HK_TRY(hk_handover_count(e, -1, err));
   HK_TRY(hk_clip_blocks_end(e, err));
   HK_TRY(hk_handover_leave(e, err));
   HK_TRY(hk_handover_squares(e, -1, &sum, err));

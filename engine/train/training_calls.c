@@ -34,7 +34,7 @@ static hk_status check_param(const hk_engine *e, int64_t param, hk_error *err) {
 }
 
 /* Forgets one tensor's gradient. Nothing is queued: a tensor without a gradient is neither updated
- * nor in the norm, and its bins are zeroed before its next gradient is gathered. */
+ * nor in the norm, and its bins are zeroed before other squares are summed in them. */
 static void forget_one(hk_engine *e, int64_t param) {
   struct hk_training *t = e->training;
   if (t->given[param] == 0) return;
@@ -46,7 +46,8 @@ static void forget_one(hk_engine *e, int64_t param) {
     if (complete) hk_clip_blocks_forget(e, (int32_t)param);
     image->behind += t->given[param] == image->most;
   }
-  t->discarded[param] = t->unlearnt[param] = true;
+  if (t->bins_state[param] == HK_BINS_COUNTED) t->bins_state[param] = HK_BINS_STALE;
+  t->unlearnt[param] = true;
   t->given[param] = 0;
   t->n_given--;
 }
@@ -105,11 +106,17 @@ hk_status hk_engine_scale(hk_engine *e, double factor, hk_error *err) {
   return HK_OK;
 }
 
+static hk_status sum_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err) {
+  hk_status status = hk_handover_count(e, param, err);
+  if (status == HK_OK) status = hk_handover_squares(e, param, sum, err);
+  return note_failure(e, status);
+}
+
 hk_status hk_engine_sum_of_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err) {
   HK_TRY(hk_engine_refuse_failed(e, err));
   HK_TRY(check_param(e, param, err));
   pthread_mutex_lock(&e->training->lock);
-  const hk_status status = note_failure(e, hk_handover_squares(e, param, sum, err));
+  const hk_status status = sum_squares(e, param, sum, err);
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }
@@ -118,7 +125,7 @@ hk_status hk_engine_squares(hk_engine *e, const uint8_t *counts, hk_squares *sum
   struct hk_training *t = e->training;
   HK_TRY(hk_engine_refuse_failed(e, err));
   pthread_mutex_lock(&t->lock);
-  const hk_status status = note_failure(e, hk_handover_squares(e, -1, sum, err));
+  const hk_status status = sum_squares(e, -1, sum, err);
   if (status == HK_OK && counts != NULL) {
     *sum = (hk_squares){0};
     for (size_t p = 0; p < e->n_params; p++) {

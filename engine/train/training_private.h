@@ -84,6 +84,13 @@ typedef struct {
 
 typedef enum { HK_IDLE, HK_BEGUN, HK_STEPPED } hk_training_state;
 
+/* Squares in a tensor's bins. */
+typedef enum {
+  HK_BINS_ZERO,   /* none, all are zero */
+  HK_BINS_STALE,  /* of a gradient that was discarded */
+  HK_BINS_COUNTED /* of its gradient as it stands */
+} hk_bins_state;
+
 struct hk_training {
   pthread_mutex_t lock; /* everything below, and calls on the engine; recursive */
   pthread_rwlock_t
@@ -118,15 +125,18 @@ struct hk_training {
   int64_t n_fetched;              /* sums fetched since the engine was made, */
   int64_t n_late; /* and those of them fetched only when the next gradient had come */
 
-  int32_t *given;    /* [param] gradients since the last step, or since it was discarded */
-  int32_t n_given;   /* tensors that have some */
-  bool *discarded;   /* [param] its bins still hold squares of a discarded gradient */
-  int32_t *giver;    /* [param] index of the caller's stream of the last of them */
-  int32_t *expected; /* [param] number of gradients that it will probably have in this step */
-  bool *unlearnt;    /* [param] discarded since the last step: `given` says less than it had */
-  hk_bytes *bins_at; /* [segment] its bin set; [n_segments]: the end */
-  int32_t *segments; /* [param] its first segment; [n_params]: the number of segments */
-  double factor;     /* the last of hk_engine_scale since the last step */
+  int32_t *given;      /* [param] gradients since the last step, or since it was discarded */
+  int32_t n_given;     /* tensors that have some */
+  uint8_t *bins_state; /* [param] hk_bins_state */
+  int32_t eager;       /* steps for which squares are summed with each gradient, because they were
+                          needed before the last one that was expected; each would be a pass more */
+  int32_t *giver;      /* [param] index of the caller's stream of the last of them, be it discarded;
+                          -1: none since the last step */
+  int32_t *expected;   /* [param] number of gradients that it will probably have in this step */
+  bool *unlearnt;      /* [param] discarded since the last step: `given` says less than it had */
+  hk_bytes *bins_at;   /* [segment] its bin set; [n_segments]: the end */
+  int32_t *segments;   /* [param] its first segment; [n_params]: the number of segments */
+  double factor;       /* the last of hk_engine_scale since the last step */
 
   /* What updates that run ahead assume about the step, chosen when the run begins. */
   bool hold;                                   /* nothing runs ahead in this run */
@@ -180,12 +190,16 @@ hk_status hk_handover_await_streams(hk_engine *e, hk_error *err);
  * `given`: tensors with given[param] 0 are left out; NULL: none is. */
 void hk_handover_sum(const hk_engine *e, const uint64_t *bins, int32_t first, int32_t end,
                      const int32_t *given, hk_squares *sum);
-/* Exact sum of squares of one tensor's gradient (-1: of all tensors'); waits until it is there. */
+/* Exact sum of squares of one tensor's gradient (-1: of all tensors'), which must have been
+ * counted; waits until it is there. */
 hk_status hk_handover_squares(hk_engine *e, int64_t param, hk_squares *sum, hk_error *err);
 
 /* -- handover.c -------------------------------------------------------------------------------- */
 
 hk_status hk_handover_open(hk_engine *e, hk_error *err);
+/* Sums the squares of one tensor's gradient (-1: of all tensors'), where none have been summed with
+ * the last part that was given. */
+hk_status hk_handover_count(hk_engine *e, int64_t param, hk_error *err);
 void hk_handover_close(hk_engine *e);
 /* Forgets all gradients: counts, bins and images. */
 hk_status hk_handover_reset(hk_engine *e, hk_error *err);
