@@ -141,8 +141,8 @@ static void read_solution(glp_prob *p, void *problem) {
 }
 
 /* Solves, with every call of GLPK that may fail. */
-static int solve_programme(hk_programme_load fill, hk_programme_read read, void *problem,
-                           bool *optimal) {
+static void solve_programme(hk_programme_load fill, hk_programme_read read, void *problem,
+                            bool *optimal) {
   glp_term_out(GLP_OFF); /* GLPK's environment is one per thread; its output is switched off */
   glp_prob *p = glp_create_prob();
   fill(p, problem);
@@ -158,7 +158,6 @@ static int solve_programme(hk_programme_load fill, hk_programme_read read, void 
   *optimal = code == 0 && glp_get_status(p) == GLP_OPT;
   if (*optimal) read(p, problem);
   glp_delete_prob(p);
-  return code;
 }
 
 static void leave_glpk(void *place) {
@@ -168,20 +167,18 @@ static void leave_glpk(void *place) {
 /* Without a hook GLPK aborts the program when memory runs out. A hook may leave it by longjmp if
  * the environment is then freed (reference manual, glp_error_hook). */
 hk_status hk_programme_solve(hk_programme_load fill, hk_programme_read read, void *problem,
-                             hk_error *err) {
+                             bool *solved, hk_error *err) {
   jmp_buf place;
-  bool optimal = false;
+  *solved = false;
   if (glp_init_env() > 1) return hk_fail(err, HK_ENVIRONMENT, "GLPK cannot be set up: no memory");
   if (setjmp(place) != 0) {
     glp_free_env();
     return hk_fail(err, HK_ENVIRONMENT, "out of memory (for the bound's linear programme)");
   }
   glp_error_hook(leave_glpk, &place);
-  const int code = solve_programme(fill, read, problem, &optimal);
+  solve_programme(fill, read, problem, solved);
   glp_error_hook(NULL, NULL);
-  return optimal ? HK_OK
-                 : hk_fail(err, HK_ENVIRONMENT,
-                           "the bound's linear programme was not solved (GLPK code %d)", code);
+  return HK_OK;
 }
 
 /* The value that the prices y prove (bound.h), memory limits entering through the best z: with
@@ -249,7 +246,10 @@ hk_status hk_bound_physical(const hk_plan *plan, const hk_machine *machine, hk_b
 
   double y[HK_ROW_COUNT] = {0};
   physical problem = {&lp, bound, y};
-  HK_TRY(hk_programme_solve(load, read_solution, &problem, err));
+  bool solved;
+  HK_TRY(hk_programme_solve(load, read_solution, &problem, &solved, err));
+  if (!solved)
+    return hk_fail(err, HK_ENVIRONMENT, "GLPK did not solve the bound's linear programme");
   const hk_graph node = hk_programme_node(plan);
   bound->update_ns = hk_bound_floor(certify(&lp, y) * n);
   /* With an overlap the barrier is no part of the time in which updates run. */

@@ -451,7 +451,10 @@ hk_status hk_certify(const hk_forecast *f, const hk_machine *machine, hk_certifi
   if (!f->feasible || f->plan.runtime != HK_RUNTIME_HOCKET) return HK_OK;
   HK_TRY(fill(c, &lp, f, machine, err));
   if (c->least_resident > c->most_resident) return HK_OK;
-  HK_TRY(hk_programme_solve(load, read_prices, &answer, err));
+  bool solved;
+  HK_TRY(hk_programme_solve(load, read_prices, &answer, &solved, err));
+  c->unsolved = !solved;
+  if (!solved) return HK_OK;
   scale_prices(c);
   c->bound_ns = hk_bound_floor(value_of(c, &relief));
   c->iteration_ns = f->iteration_ns;

@@ -58,6 +58,7 @@ typedef struct {
 
 typedef struct {
   bool made;         /* false: nothing below is set */
+  bool unsolved;     /* not made: GLPK did not solve the programme */
   double parameters; /* of a rank */
   double before_ns;  /* without an overlap: forward, backward and the barrier */
   double work[HK_ROUTE_COUNT][HK_WORK_COUNT]; /* a parameter */

@@ -6,6 +6,8 @@
 #include "core/graph/bytes.h"
 #include "sim/pace.h"
 
+#define MOST_STEPS 256 /* from all state on the host to none: of many subgroups several at once */
+
 /* The plan with `on_host` subgroups on the host, and the others in front. */
 static hk_status plan_at(const hk_plan *from, size_t on_host, bool may_wait,
                          const hk_machine *machine, hk_plan *plan, hk_error *err) {
@@ -58,7 +60,8 @@ hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_s
   if (plan->runtime != HK_RUNTIME_HOCKET || plan->overlap != HK_OVERLAP_NONE || on_host == 0 ||
       on_host == plan->n_subgroups)
     return HK_OK;
-  for (; on_host > 0; on_host--) {
+  const size_t step = plan->n_subgroups / MOST_STEPS + 1;
+  for (; on_host > 0; on_host -= step < on_host ? step : on_host) {
     hk_forecast f;
     bool better;
     HK_TRY(try_at(plan, on_host, time, may_wait, gpu_state, machine, &f, &better, err));

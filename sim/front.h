@@ -8,7 +8,7 @@
 #include "sim/forecast.h"
 
 /* Simulates a plan of runtime hocket without an overlap with its resident subgroups in front; as
- * long as it is faster, also with one more of them, which the memory that gradients no longer take
+ * long as it is faster, also with more of them, which the memory that gradients no longer take
  * may hold. *found is zeroed if none fits, or none is faster than `from`, which need not fit; else
  * free it with hk_forecast_free. `may_wait`: as for hk_pace_flush. `gpu_state`: the most state that
  * each GPU may keep; NULL: what fits. */

@@ -33,11 +33,11 @@ void hk_programme_times(hk_programme *lp, const hk_plan *plan, const hk_machine 
 void hk_programme_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *machine,
                          double n);
 
-/* Adds columns, rows and coefficients; reads an optimal solution. Both may leave GLPK by its error
- * hook, so they own no memory. */
+/* Adds columns, rows and coefficients; reads an optimal solution, without which *solved is false.
+ * Both may leave GLPK by its error hook, so they own no memory. */
 typedef void (*hk_programme_load)(glp_prob *p, const void *problem);
 typedef void (*hk_programme_read)(glp_prob *p, void *problem);
 hk_status hk_programme_solve(hk_programme_load fill, hk_programme_read read, void *problem,
-                             hk_error *err);
+                             bool *solved, hk_error *err);
 
 #endif

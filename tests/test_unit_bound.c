@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Lower bounds: against numbers by hand for each constraint that can bind, against a grid search
  * over shares that uses no linear program, and below the makespan of every simulated policy. */
+#include <dlfcn.h>
 #include <glpk.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -389,6 +390,47 @@ static void below_every_policy(void **state) {
   assert_true(tight > 30); /* cases in which a policy is within 10 % of the physical bound */
 }
 
+static bool glpk_fails;
+
+/* GLPK's solvers, in place of the library's own. */
+static int solver(const char *name, glp_prob *p, const glp_smcp *parameters) {
+  int (*real)(glp_prob *, const glp_smcp *);
+  *(void **)&real = dlsym(RTLD_NEXT, name);
+  return glpk_fails ? GLP_EFAIL : real(p, parameters);
+}
+
+int glp_simplex(glp_prob *p, const glp_smcp *parameters) {
+  return solver("glp_simplex", p, parameters);
+}
+
+int glp_exact(glp_prob *p, const glp_smcp *parameters) {
+  return solver("glp_exact", p, parameters);
+}
+
+/* A programme that GLPK cannot solve leaves the certificate out; the forecast stays. */
+static void an_unsolved_programme(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine m = ideal_machine();
+  hk_model model = tiny_model(2);
+  const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 8};
+  const hk_candidate candidate = {&hk_policy_streamed, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
+  const hk_plan_settings settings = {.cpu_threads = 1};
+  hk_certificate certificate;
+  hk_plan plan;
+  hk_forecast f;
+  must(hk_candidate_plan(&candidate, &model, &m, &job, &settings, &plan, &err), &err);
+  must(hk_forecast_make(&plan, &m, NULL, &f, &err), &err);
+  must(hk_certify(&f, &m, &certificate, &err), &err);
+  assert_true(f.feasible && certificate.made && !certificate.unsolved);
+  glpk_fails = true;
+  must(hk_certify(&f, &m, &certificate, &err), &err);
+  glpk_fails = false;
+  assert_true(certificate.unsolved && !certificate.made);
+  hk_forecast_free(&f);
+  hk_model_free(&model);
+}
+
 static size_t used(void) {
   size_t total = 0;
   glp_mem_usage(NULL, NULL, &total, NULL);
@@ -427,6 +469,7 @@ int main(void) {
       cmocka_unit_test(the_barrier_comes_first),
       cmocka_unit_test(no_point_of_a_grid_is_better),
       cmocka_unit_test(below_every_policy),
+      cmocka_unit_test(an_unsolved_programme),
       cmocka_unit_test(glpk_without_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

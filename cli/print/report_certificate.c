@@ -11,6 +11,10 @@
 #define SMALL_GAP 0.02 /* below it what binds is of no interest */
 
 void hk_report_certificate(const hk_certificate *c) {
+  if (c->unsolved)
+    hk_print_text(0, 2,
+                  "note: no bound over all divisions of the update: GLPK did not solve its linear "
+                  "programme");
   if (!c->made) return;
   const double gap = hk_certificate_gap(c);
   char memory[80] = "", change[48] = "1 % less time of it";
