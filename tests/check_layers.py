@@ -45,20 +45,26 @@ def objects(tree, build):
             yield str(source), path
 
 
-def symbols(path):
-    """The names that an object file defines for others, and those that it uses."""
-    lines = subprocess.run(["nm", "-g", path], check=True, capture_output=True, text=True).stdout
-    rows = [line.split() for line in lines.splitlines() if line.strip()]
-    uses = {row[-1] for row in rows if row[-2] in "Uw"}
-    return {row[-1] for row in rows} - uses, uses
+def symbols(paths):
+    """For each object file the names that it defines for others, and those that it uses."""
+    found = {str(path): (set(), set()) for path in paths}
+    if found:
+        nm = ["nm", "-g", "--print-file-name", *found]
+        for line in subprocess.run(nm, check=True, capture_output=True, text=True).stdout.splitlines():
+            path, row = line.rsplit(":", 1)
+            *_, kind, name = row.split()
+            found[path][kind in "Uw"].add(name)
+    return found
 
 
 def calls(tree, build):
     """{file: {file that it uses: names}}"""
     defined, used = {}, {}
-    for source, path in objects(tree, build):
-        defines, used[source] = symbols(path)
-        defined.update(dict.fromkeys(defines, source))
+    files = list(objects(tree, build))
+    found = symbols([path for _, path in files])
+    for source, path in files:
+        defines, used[source] = found[str(path)]
+        defined.update(dict.fromkeys(defines - used[source], source))
     graph = {source: {} for source in used}
     for source, names in used.items():
         for name in sorted(names):
