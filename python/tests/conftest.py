@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by all tests: paths, markers, and settings for reproducible arithmetic."""
 
+import gc
 import os
 import pathlib
 import sys
@@ -30,6 +31,12 @@ def pytest_collection_modifyitems(config, items):
     left = [item for item in items if item.get_closest_marker("full")]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def pytest_collection_finish(session):
+    # torch and its kind are a million objects, which each full collection would look at.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
