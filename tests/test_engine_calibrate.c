@@ -239,6 +239,9 @@ static void test_whole(void **state) {
 #ifdef __SANITIZE_THREAD__
   skip(); /* the fit is slow, and ThreadSanitizer does not know the barriers of gcc's OpenMP */
 #endif
+#ifdef __SANITIZE_ADDRESS__
+  if (!is_full_run()) skip(); /* the fit is slow */
+#endif
   hk_store *store = open_store();
   listener l = {0};
   hk_calibrate_options options = options_for(&l, NULL);
