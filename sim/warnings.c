@@ -78,6 +78,7 @@ static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machi
       {n[HK_ROUTE_CPU] > 0 && n[HK_ROUTE_STAGED] > 0, "dram.with_dma_bytes_per_s"},
       {reckons_flops(&plan->model), "gpu.matmul_efficiency"},
       {reckons_flops(&plan->model), "framework.layer_launch_ns"},
+      {hk_job_dp(&plan->job) > 1 && !deepspeed, "gpu.collective_share"},
       {plan->overlap != HK_OVERLAP_NONE, "gpu.compute_beside_update"},
       {states_launches(&plan->model), "framework.handover_ns"},
       {states_launches(&plan->model) && plan->overlap != HK_OVERLAP_NONE &&

@@ -5,16 +5,18 @@ prints a table of milliseconds an iteration and of losses.
 
     ranks.py [--gpus N] [--size 3g] [--rows ROW,...] [--micro-batch 4] [--iterations 8]
              [--clip natural|never|always] [--budget 460] [--out FILE] [--device cuda]
+             [--machine NAME]
     ranks.py --check [--gpus N] [--device cuda]
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
 the same on the CPU), hocket (attached, overlap both, gradients in bf16), hocket+gpu_memory=BYTES,
 hocket+plan=auto. The same with hocket-ddp: DDP instead of FSDP2, whose ranks share out the state;
-hocket-ddp-alone is not attached: each rank updates all. Rows of hocket have bf16 parameters, the
-others fp32 ones that FSDP2 gathers as bf16. The bits of their gradients are the same, losses differ
-by how weights are rounded.
+hocket-ddp-alone is not attached: each rank updates all. ddp: DDP, torch's fused AdamW, autocast to
+bf16. Rows of hocket have bf16 parameters, the others fp32 ones that FSDP2 gathers as bf16. The bits
+of their gradients are the same, losses differ by how weights are rounded.
 
---clip scales the loss, so that the limit of 1.0 never acts or always does.
+--clip scales the loss, so that the limit of 1.0 never acts or always does; ROW@always, for one row.
+--machine prints before the rows what the planner predicts on this machine.
 
 --check runs the cases of python/tests/ranks_worker.py with as many ranks instead, and prints a line
 for each. A row is not begun when the budget, in seconds, has less left than the longest row took.
@@ -52,6 +54,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--machine", help="of the planner's predictions")
     return parser.parse_args()
 
 
@@ -65,7 +68,9 @@ def sharded(options: argparse.Namespace, row: str, device: Any) -> Any:
     import workload
 
     model = workload.build(workload.shape(options.size, options.layers), device)
-    if row.startswith("hocket-ddp"):
+    if row == "ddp":
+        model = model.float()
+    if row == "ddp" or row.startswith("hocket-ddp"):
         ids = [device.index] if device.type == "cuda" else None
         return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
     how: Dict[str, Any] = {}
@@ -89,7 +94,7 @@ def optimizer(row: str, model: Any) -> Any:
 
     settings = {"lr": workload.LR, "betas": workload.BETAS, "eps": workload.EPS,
                 "weight_decay": workload.WEIGHT_DECAY}
-    if row in ("gpu", "offload"):
+    if not row.startswith("hocket"):
         return torch.optim.AdamW(model.parameters(), fused=True, **settings)
     own = dict(part.split("=") for part in row.split("+")[1:])
     own = {name: value if name == "plan" else int(float(value)) for name, value in own.items()}
@@ -118,13 +123,14 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     import workload
 
     began = time.monotonic()
+    name, (row, _, clip) = row, row.partition("@")
     model = sharded(options, row, device)
     opt = optimizer(row, model)
     of = workload.shape(options.size, options.layers)
     rank, world = dist.get_rank(), dist.get_world_size()
     every = workload.batches(of, options.micro_batch * world, device)
     mine = [batch[rank * options.micro_batch:(rank + 1) * options.micro_batch] for batch in every]
-    factor = workload.loss_factor(options.clip, 0)
+    factor = workload.loss_factor(clip or options.clip, 0)
     losses: List[Any] = []
     norms: List[Any] = []
     each: List[float] = []
@@ -134,7 +140,8 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
             drain(opt, device)
             dist.barrier()
             begin = time.perf_counter()
-        loss = workload.loss_of(model, mine[number % len(mine)], factor)
+        with torch.autocast(device.type, torch.bfloat16, enabled=row == "ddp"):
+            loss = workload.loss_of(model, mine[number % len(mine)], factor)
         loss.backward()
         if not row.startswith("hocket"):
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), workload.MAX_NORM)
@@ -152,7 +159,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     dist.all_reduce(answer, op=dist.ReduceOp.MAX)
     dist.all_reduce(mean)
     result: Dict[str, Any] = {
-        "row": row, "wall_ms": round(float(answer) * 1e3, 2), "device": name_of(device),
+        "row": name, "wall_ms": round(float(answer) * 1e3, 2), "device": name_of(device),
         "losses": [round(float(value) / world, 5) for value in mean],
         "norms": [round(float(n.full_tensor() if hasattr(n, "full_tensor") else n), 4)
                   for n in norms],
@@ -216,7 +223,7 @@ def rank_main(options: argparse.Namespace) -> None:
 
 def table(rows: List[Dict[str, Any]]) -> str:
     base: Optional[float] = next((r["wall_ms"] for r in rows
-                                  if r["row"] == "gpu" and "wall_ms" in r), None)
+                                  if r["row"].startswith("gpu") and "wall_ms" in r), None)
     lines = [f"{'row':28} {'ms':>9} {'x gpu':>6} {'GPU GiB':>8} {'first':>9} {'last':>9}"]
     for r in rows:
         if "wall_ms" not in r:
@@ -230,7 +237,35 @@ def table(rows: List[Dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def predict(options: argparse.Namespace) -> None:
+    """Prints what `hocket plan` says of these rows; it knows FSDP2, and the mean of steps."""
+    import scaling
+    import workload
+
+    of = workload.shape(options.size, options.layers)
+    config = {"model_type": "llama", "hidden_size": of.hidden, "intermediate_size": of.ffn,
+              "num_hidden_layers": of.layers, "num_attention_heads": of.heads,
+              "num_key_value_heads": of.kv_heads, "vocab_size": of.vocabulary,
+              "tie_word_embeddings": False}
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(config, file)
+        file.flush()
+        job = argparse.Namespace(model=file.name, machine=options.machine,
+                                 micro_batch=options.micro_batch, node_gpus=options.gpus)
+        for row in dict.fromkeys(row.partition("@")[0] for row in options.rows.split(",")):
+            memory = re.search(r"gpu_memory=([^+]+)", row)
+            more = ["--policy", "gpu-only"] if row == "gpu" else [
+                "--overlap", "both", "--gpu-memory", str(int(float(memory[1])) if memory else 0)]
+            if row == "gpu" or re.match(r"hocket(\+|$)", row):
+                found = scaling.plan(job, options.gpus, "--seq", str(of.length), *more)
+                clipped = (found or {}).get("clipped_ms", "the same")
+                print(f"predicted {row}: {scaling.cells(found)[0]} ms, clipped {clipped}",
+                      flush=True)
+
+
 def start_ranks(options: argparse.Namespace) -> int:
+    if options.machine:
+        predict(options)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
