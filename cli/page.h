@@ -14,9 +14,10 @@
  * these. */
 hk_status hk_page_read(const hk_args *args, int i, cJSON *input, hk_error *err);
 
-/* Appends a timeline to the array: lanes, operations, phases, and curves of the counters. */
+/* Appends a timeline to the array: lanes, operations if there are at most `most`, phases, and
+ * curves of the counters. */
 void hk_page_timeline(const hk_graph *graph, const hk_timeline *timeline, const char *name,
-                      cJSON *array, bool *ok);
+                      size_t most, cJSON *array, bool *ok);
 /* Adds the rows of a sweep's database that the page shows. */
 hk_status hk_page_sweep(const char *path, cJSON *input, hk_error *err);
 

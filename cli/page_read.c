@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Reads what a page shows. */
+#include <math.h>
 #include <string.h>
 
 #include "cli/page.h"
@@ -12,6 +13,8 @@
 #include "core/base/json_write.h"
 #include "core/base/names.h"
 
+#define MOST_OPERATIONS 60000 /* on a page: more would make it larger than 10 MB */
+
 static hk_status check(bool ok, hk_error *err) {
   return ok ? HK_OK : hk_fail(err, HK_ENVIRONMENT, "out of memory for the page");
 }
@@ -21,6 +24,7 @@ static hk_status check(bool ok, hk_error *err) {
 typedef struct {
   hk_args args; /* first: hk_setup_forecast hands it to put_forecast */
   cJSON *input;
+  size_t most;
 } plan_input;
 
 static hk_status put_document(const hk_forecast *forecast, const hk_machine *machine,
@@ -40,18 +44,20 @@ static hk_status put_document(const hk_forecast *forecast, const hk_machine *mac
 
 static hk_status put_forecast(const hk_args *args, const hk_forecast *forecast,
                               const hk_machine *machine, hk_error *err) {
-  cJSON *input = ((const plan_input *)(const void *)args)->input;
+  const plan_input *plan = (const plan_input *)(const void *)args;
+  cJSON *input = plan->input;
   bool ok = true;
   cJSON *document = hk_put_object(input, "document", &ok);
   hk_put_string(document, "schema", "hocket.forecast/1", &ok);
   HK_TRY(put_document(forecast, machine, document, &ok, err));
-  hk_page_timeline(&forecast->graph, &forecast->result.timeline, "predicted",
+  hk_page_timeline(&forecast->graph, &forecast->result.timeline, "predicted", plan->most,
                    hk_put_array(input, "timelines", &ok), &ok);
   return check(ok, err);
 }
 
 static hk_status read_plan(const hk_args *args, int i, cJSON *input, hk_error *err) {
-  plan_input plan = {.args = *args, .input = input};
+  plan_input plan = {
+      .args = *args, .input = input, .most = MOST_OPERATIONS / (size_t)args->n_operands};
   const hk_sim_options options = {.counters = true};
   plan.args.operands = &args->operands[i];
   plan.args.n_operands = 1;
@@ -60,7 +66,8 @@ static hk_status read_plan(const hk_args *args, int i, cJSON *input, hk_error *e
 
 /* -- A stored timeline ------------------------------------------------------------------------- */
 
-static hk_status put_stored(const char *operand, cJSON *input, int64_t *pair, hk_error *err) {
+static hk_status put_stored(const char *operand, size_t most, cJSON *input, int64_t *pair,
+                            hk_error *err) {
   bool ok = true;
   hk_loaded_timeline loaded;
   hk_status status = hk_stored_timeline_load(operand, &loaded, err);
@@ -73,7 +80,8 @@ static hk_status put_stored(const char *operand, cJSON *input, int64_t *pair, hk
       hk_put_string(input, "machine", kept->machine, &ok);
       hk_put_string(input, "made", kept->made, &ok);
     }
-    hk_page_timeline(&loaded.graph, &loaded.timeline, hk_stored_timeline_kind(kept), list, &ok);
+    hk_page_timeline(&loaded.graph, &loaded.timeline, hk_stored_timeline_kind(kept), most, list,
+                     &ok);
     *pair = kept->pair;
     status = check(ok, err);
   }
@@ -81,13 +89,14 @@ static hk_status put_stored(const char *operand, cJSON *input, int64_t *pair, hk
   return status;
 }
 
-static hk_status read_stored(const char *operand, cJSON *input, hk_error *err) {
+static hk_status read_stored(const hk_args *args, int i, cJSON *input, hk_error *err) {
+  const size_t most = MOST_OPERATIONS / (2 * (size_t)args->n_operands);
   int64_t pair, first;
   char other[24];
-  HK_TRY(put_stored(operand, input, &pair, err));
+  HK_TRY(put_stored(args->operands[i], most, input, &pair, err));
   if (pair == 0) return HK_OK;
   snprintf(other, sizeof other, "%lld", (long long)pair);
-  return put_stored(other, input, &first, err);
+  return put_stored(other, most, input, &first, err);
 }
 
 /* -- Documents --------------------------------------------------------------------------------- */
@@ -111,6 +120,28 @@ static hk_status check_schema(const char *path, const char *schema, hk_error *er
                  path, schema);
 }
 
+/* Leaves the last two steps of a recording, which may have thousands, and their number. */
+static hk_status shorten(const char *path, cJSON *root, cJSON *input, hk_error *err) {
+  const cJSON *spans;
+  bool ok = true;
+  double last = 0, first = INFINITY;
+  HK_TRY(hk_json_array(root, "spans", &spans, err));
+  const cJSON *span;
+  cJSON_ArrayForEach(span, spans) {
+    const double step = hk_json_number_or(span, "step", NAN);
+    if (isnan(step)) return hk_fail(err, HK_INPUT, "%s: a span without a step", path);
+    last = fmax(last, step);
+    first = fmin(first, step);
+  }
+  hk_put_number(input, "steps", cJSON_GetArraySize(spans) > 0 ? last - first + 1 : 0, &ok);
+  for (cJSON *each = spans->child, *next; each; each = next) {
+    next = each->next;
+    if (hk_json_number_or(each, "step", 0) < last - 1)
+      cJSON_Delete(cJSON_DetachItemViaPointer((cJSON *)(uintptr_t)spans, each));
+  }
+  return check(ok, err);
+}
+
 static hk_status read_document(const hk_args *args, int i, cJSON *input, hk_error *err) {
   const char *path = args->operands[i], *schema;
   cJSON *root = NULL;
@@ -120,6 +151,8 @@ static hk_status read_document(const hk_args *args, int i, cJSON *input, hk_erro
   if (status != HK_OK) hk_fail_prefix(err, "%s", path);
   const bool plan = status == HK_OK && strncmp(schema, "hocket.plan/", 12) == 0;
   if (status == HK_OK && !plan) status = check_schema(path, schema, err);
+  if (status == HK_OK && strcmp(schema, "hocket.spans/1") == 0)
+    status = shorten(path, root, input, err);
   if (status != HK_OK || plan) {
     cJSON_Delete(root);
     return plan ? read_plan(args, i, input, err) : status;
@@ -133,7 +166,7 @@ hk_status hk_page_read(const hk_args *args, int i, cJSON *input, hk_error *err) 
   bool ok = true;
   hk_put_string(input, "name", operand, &ok);
   HK_TRY(check(ok, err));
-  if (hk_stored_timeline_is_id(operand)) return read_stored(operand, input, err);
+  if (hk_stored_timeline_is_id(operand)) return read_stored(args, i, input, err);
   if (hk_store_is_database(operand)) return hk_page_sweep(operand, input, err);
   return read_document(args, i, input, err);
 }

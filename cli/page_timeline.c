@@ -7,8 +7,7 @@
 #include "cli/page.h"
 #include "core/base/json_write.h"
 
-#define MOST_OPERATIONS 60000 /* more would make a page of more than 10 MB */
-#define CURVE_POINTS    1500
+#define CURVE_POINTS 1500
 
 static void put_lanes(const hk_graph *graph, cJSON *object, bool *ok) {
   cJSON *lanes = hk_put_array(object, "lanes", ok);
@@ -90,7 +89,7 @@ static void put_counter(const hk_counter *counter, hk_ns end, cJSON *array, bool
 }
 
 void hk_page_timeline(const hk_graph *graph, const hk_timeline *timeline, const char *name,
-                      cJSON *array, bool *ok) {
+                      size_t most, cJSON *array, bool *ok) {
   cJSON *object = hk_put_element(array, ok);
   hk_put_string(object, "name", name, ok);
   hk_put_number(object, "operations", (double)graph->n_ops, ok);
@@ -99,7 +98,7 @@ void hk_page_timeline(const hk_graph *graph, const hk_timeline *timeline, const 
   put_lanes(graph, object, ok);
   put_kinds(object, ok);
   put_phases(timeline, object, ok);
-  if (graph->n_ops <= MOST_OPERATIONS) put_operations(graph, timeline, object, ok);
+  if (graph->n_ops <= most) put_operations(graph, timeline, object, ok);
   cJSON *counters = hk_put_array(object, "counters", ok);
   for (size_t i = 0; i < timeline->n_counters; i++)
     put_counter(&timeline->counters[i], timeline->makespan, counters, ok);

@@ -91,7 +91,7 @@ mkdir 'a<' && cp tiny.json 'a</script>.json'
 "$hocket" sweep spec.json --csv rows.csv --quiet >out 2>err || fail "sweep: $(cat err)"
 cp "$tests/data/rankings/node-27.json" ranking-27.json
 "$hocket" validate runs "$tests/data/published-runs.csv" --json >runs.json 2>err || fail "runs: $(cat err)"
-echo '{"schema": "hocket.spans/1", "plan": {}, "spans": []}' >spans.json
+echo '{"schema": "hocket.spans/1", "plan": {}, "spans": [{"step": 4}, {"step": 5}, {"step": 6}, {"step": 5}]}' >spans.json
 ok report spec.db ranking-27.json runs.json spans.json -o page.html
 python3 - page.html rows.csv <<'END' || fail "page.html does not have the sweep"
 import csv
@@ -100,8 +100,8 @@ import math
 import re
 import sys
 
-text = re.search(r'type="application/json">(.*?)</script>', open(sys.argv[1]).read(), re.S)[1]
-sweep, *others = (i["document"] for i in json.loads(text)["inputs"])
+page_data = re.search(r'type="application/json">(.*?)</script>', open(sys.argv[1]).read(), re.S)[1]
+sweep, *others = (i["document"] for i in json.loads(page_data)["inputs"])
 rows = list(csv.DictReader(open(sys.argv[2])))
 fit = [r for r in rows if r["fits"] == "1"]
 assert 0 < len(fit) < len(rows) == sweep["rows"] == sweep["points"] == 24 and sweep["fit"] == len(fit)
@@ -117,8 +117,16 @@ best = [m or c for m, c in zip(sweep["columns"]["pareto_memory"], sweep["columns
 assert best == sorted(best, reverse=True) and 0 < sum(best) < len(best), best
 cost = sweep["columns"]["cost_per_mtok"][:sum(best)]
 assert cost == sorted(cost) and cost[0] == min(sweep["columns"]["cost_per_mtok"])
+recording = json.loads(page_data)["inputs"][3]
+assert recording["steps"] == 3 and [s["step"] for s in recording["document"]["spans"]] == [5, 6, 5]
 assert [d["schema"][7:] for d in others] == ["ranking/1", "run_comparison/1", "spans/1"]
 END
+echo '{"schema": "hocket.spans/1", "plan": {}, "spans": [{}]}' >spans.json
+expect 2 "spans.json: a span without a step" report spans.json -o page.html
+# Of too many operations there are the curves alone; how many is shared by all inputs.
+ok report fine.json fine.json fine.json fine.json fine.json fine.json fine.json fine.json fine.json fine.json -o page.html
+grep -q '"begin_ms":\[' page.html && fail "60,000 operations on a page"
+tr , '\n' <page.html | grep -c '"name":"h2d"' | grep -qx 10 || fail "a page without curves"
 expect 2 "tiny.db: " report tiny.db -o page.html
 head -c 4096 spec.db >broken.db
 expect 3 "broken.db. is damaged" report broken.db -o page.html

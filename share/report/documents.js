@@ -307,9 +307,8 @@ Object.assign(PAGES, {
   },
   "hocket.spans/1": {
     answer(parent, d, input) {
-      const steps = new Set(d.spans.map(s => s.step));
       answer(parent, `${d.plan.model && d.plan.model.name || input.name}: a recorded training run`, true,
-        `${steps.size} steps, ${number(d.spans.length)} operations`, []);
+        `${number(input.steps)} steps`, d.spans.length ? ["The last two are below."] : []);
     },
     sections() {},
   },

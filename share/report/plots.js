@@ -263,5 +263,7 @@ function timelineSection(timelines) {
   }
   add(main, "p", "Drag across the figure to zoom, double-click to see all; a click on the legend hides or shows.",
     "note screen");
+  if (timelines.length > 1) add(main, "p", `Dotted lines: the phases of ${timelines[0].title}. ` +
+    "Dashed line: the largest memory of a GPU here.", "note");
   timelineFigure(main, timelines);
 }
