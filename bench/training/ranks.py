@@ -72,7 +72,9 @@ def sharded(options: argparse.Namespace, row: str, device: Any) -> Any:
         model = model.float()
     if row == "ddp" or row.startswith("hocket-ddp"):
         ids = [device.index] if device.type == "cuda" else None
-        return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
+        # Without the view "ddp" has its fp32 gradients twice.
+        return torch.nn.parallel.DistributedDataParallel(
+            model, device_ids=ids, gradient_as_bucket_view=row == "ddp")
     how: Dict[str, Any] = {}
     if not row.startswith("hocket"):
         # On the host first: fp32 of the whole model need not fit beside its bf16.
