@@ -107,7 +107,7 @@ hk_status hk_pace_flush(hk_forecast *forecast, bool may_wait, const hk_machine *
 
 /* -- strides and paces -------------------------------------------------------------------- */
 
-#define STARTS 4 /* plans whose limits are tuned */
+#define STARTS 5 /* plans whose limits are tuned; one may have its resident state in front */
 #define ROUNDS 4
 #define LEAST_SHARE \
   500 /* work that takes less than 1/500 of the update at its full rate is not limited */
