@@ -107,7 +107,7 @@ def errors(kind, steps, n):
         g = (generator.standard_normal(n) + drift) * sizes
         if kind == "sparse rows":
             g = g * np.repeat(generator.random(n // 128) < often, 128)
-        random = other.integers(0, 65536, n)
+        random = other.integers(0, 1 << 20, n)
         exact = update(exact, g, step)
         for name, keep in MAPS.items():
             p, m, v = update(kept[name], g, step)

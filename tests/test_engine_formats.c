@@ -183,10 +183,15 @@ static void test_random_bits_are_fixed(void **state) {
                           hk_random_bits(first, 0),
                           hk_random_bits(key, 12345),
                           hk_random_bits(key, 12346),
-                          hk_random_bits(key, (int64_t)3 << 33)};
+                          hk_random_bits(key, (int64_t)3 << 33),
+                          hk_code_random(key, 12345),
+                          hk_code_random(key, 12346),
+                          hk_code_random(key, ((int64_t)3 << 33) + 33),
+                          hk_code_random(key, ((int64_t)3 << 33) + 96)};
   static const uint32_t want[] = {0x1a2c05ecu, 0x568a9b0bu, 0x00301e24u, 0xe180deeeu,
-                                  0x818au,     0xc10eu,     0x0c24u,     0xd4f1u};
-  for (int i = 0; i < 8; i++) assert_int_equal(got[i], want[i]);
+                                  0x818au,     0xc10eu,     0x0c24u,     0xd4f1u,
+                                  0x7d36au,    0x4fc58u,    0xe115du,    0x073b8u};
+  for (int i = 0; i < 12; i++) assert_int_equal(got[i], want[i]);
   hk_random_key_at(key, last, at);
   assert_memory_equal(at, key, sizeof key);
   hk_random_key_at(key, last + 1, at);
@@ -205,10 +210,15 @@ static double deviations(const uint32_t *counts, int bins, double n) {
 
 enum { VALUES = 1 << 21 };
 
+/* The upper 16 random bits of an element of codes. */
+static uint32_t code_bits(const uint32_t key[2], int64_t index) {
+  return hk_code_random(key, index) >> 4;
+}
+
 /* Values are equally frequent along a tensor and along the steps of an element. */
 static void test_random_bits_are_uniform(void **state) {
   (void)state;
-  static uint32_t counts[2][65536];
+  static uint32_t counts[4][65536];
   memset(counts, 0, sizeof counts);
   uint32_t key[2];
   hk_random_key(1, 2, 3, key);
@@ -217,9 +227,10 @@ static void test_random_bits_are_uniform(void **state) {
     uint32_t of_step[2];
     hk_random_key(1, 2, i, of_step);
     counts[1][hk_random_bits(of_step, 5)]++;
+    counts[2][code_bits(key, i)]++;
+    counts[3][code_bits(of_step, 37)]++;
   }
-  assert_true(fabs(deviations(counts[0], 65536, VALUES)) < 5);
-  assert_true(fabs(deviations(counts[1], 65536, VALUES)) < 5);
+  for (int k = 0; k < 4; k++) assert_true(fabs(deviations(counts[k], 65536, VALUES)) < 5);
 }
 
 /* Bits of element i and of an element `away`, in the same step or the next one, are equal half of
@@ -304,14 +315,14 @@ static float kept_code(float x, uint32_t add) {
   return copysignf(hk_of_bits(up ? down + 0x100000u : down), x);
 }
 
-static float kept_m_code(float m, uint32_t random) {
+static float kept_m_code(float m, uint32_t add) {
   if (!isfinite(m)) return m;
-  return fabsf(m) < 0x1p-126f ? copysignf(0, m) : kept_code(m, 16 * random + 8);
+  return fabsf(m) < 0x1p-126f ? copysignf(0, m) : kept_code(m, add);
 }
 
-static float kept_v_code(float v, uint32_t random) {
+static float kept_v_code(float v, uint32_t add) {
   if (!isfinite(v) || v == 0) return v;
-  const float kept = kept_code(v, 16 * random + 8);
+  const float kept = kept_code(v, add);
   return kept < 0x1p-126f ? 0x1p-126f : kept;
 }
 
@@ -362,8 +373,9 @@ static void test_reference_is_fp32_between(void **state) {
     for (int part = 0; part < 3; part++) hk_format_read(format, part, 0, 1, at, &got[part]);
     assert_int_equal(hk_bits_of(got[0]), hk_bits_of(kept_p(format, p)));
     const bool coded = hk_format_is_coded(format);
-    m = coded ? kept_m_code(m, random) : kept_m(format, m);
-    v = coded ? kept_v_code(v, random) : kept_v(format, v, random);
+    const uint32_t add = hk_code_random(s.key, index);
+    m = coded ? kept_m_code(m, add) : kept_m(format, m);
+    v = coded ? kept_v_code(v, add) : kept_v(format, v, random);
     assert_int_equal(hk_bits_of(got[1]), hk_bits_of(m));
     assert_int_equal(hk_bits_of(got[2]), hk_bits_of(v));
     assert_int_equal(w, also);
@@ -432,7 +444,10 @@ static void compare_once(const hk_cpu_kernels *kernels, hk_format format) {
   fill(&start, sizeof start);
   fill(&got, sizeof got);
   fill(grads, sizeof grads);
+  for (int i = 0; i < (int)sizeof start.windows; i++) /* as large as updates make them */
+    start.windows[i] = (char)((uint8_t)start.windows[i] % 240);
   if (hk_format_is_coded(format) && next() % 4 != 0) make_ordinary(&start, grads);
+  if (next() % 4 == 0) memset(grads + next() % MOST, 0xff, 8); /* NaN, which rounding may carry */
   from = start;
   if (in_place) got = start;
   want = got;

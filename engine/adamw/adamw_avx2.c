@@ -130,8 +130,22 @@ INLINE void hvec_store_bytes(char *to, hvec a, hvec b, bool stream) {
   }
 }
 
-INLINE hvec hvec_add_unless_zero(hvec a, hvec b) {
-  return a + ((hvec)(a != 0) & b);
+INLINE hvec hvec_signed_bytes(const char *at) {
+  return (hvec)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)at));
+}
+
+INLINE hvec hvec_add_where(hvec a, int bits, hvec b) {
+  const hvec none = (hvec)_mm256_cmpeq_epi16((__m256i)(a & hvec_set(bits)), _mm256_setzero_si256());
+  return a + (hvec)_mm256_andnot_si256((__m256i)none, (__m256i)b);
+}
+
+INLINE hvec hvec_most_bytes(hvec a, hvec b) {
+  return (hvec)_mm256_max_epu8((__m256i)a, (__m256i)b);
+}
+
+INLINE bool hvec_any_byte_from(hvec a, int least) {
+  const __m256i more = _mm256_subs_epu8((__m256i)a, _mm256_set1_epi8((char)(least - 1)));
+  return _mm256_testz_si256(more, more) == 0;
 }
 
 INLINE hvec hvec_minus(hvec a, hvec b) {

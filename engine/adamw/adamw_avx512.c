@@ -134,9 +134,22 @@ INLINE void hvec_store_bytes(char *to, hvec a, hvec b, bool stream) {
   }
 }
 
-INLINE hvec hvec_add_unless_zero(hvec a, hvec b) {
+INLINE hvec hvec_signed_bytes(const char *at) {
+  return (hvec)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)at));
+}
+
+INLINE hvec hvec_add_where(hvec a, int bits, hvec b) {
   const __m512i x = (__m512i)a;
-  return (hvec)_mm512_mask_add_epi16(x, _mm512_test_epi16_mask(x, x), x, (__m512i)b);
+  const __mmask32 some = _mm512_test_epi16_mask(x, _mm512_set1_epi16((short)bits));
+  return (hvec)_mm512_mask_add_epi16(x, some, x, (__m512i)b);
+}
+
+INLINE hvec hvec_most_bytes(hvec a, hvec b) {
+  return (hvec)_mm512_max_epu8((__m512i)a, (__m512i)b);
+}
+
+INLINE bool hvec_any_byte_from(hvec a, int least) {
+  return _mm512_cmpge_epu8_mask((__m512i)a, _mm512_set1_epi8((char)least)) != 0;
 }
 
 INLINE hvec hvec_minus(hvec a, hvec b) {

@@ -24,11 +24,13 @@
  *   uvec_shift(x, by)                  x >> by, lane by lane; 0 from 32 on
  *   uvec_most(a, b)                    the larger of each lane
  *   hvec, hvec_set(x)                  a vector of 2 LANES uint16_t; x in all lanes
- *   hvec_bytes(at)                     2 LANES bytes
+ *   hvec_bytes(at), hvec_signed_bytes(at)  2 LANES bytes, of 0 .. 255 or of -128 .. 127
  *   hvec_store_bytes(to, a, b, stream) values below 256 of a and then of b, as bytes
- *   hvec_add_unless_zero(a, b)         a + b, but 0 where a is
+ *   hvec_add_where(a, bits, b)         a, but a + b where a has one of the bits
  *   hvec_minus(a, b)                   a - b, but 0 where a is below b
  *   hvec_most(a, b), hvec_least(a, b)  the larger and the smaller of each lane
+ *   hvec_most_bytes(a, b)              the larger of each byte
+ *   hvec_any_byte_from(a, least)       whether a byte is `least` or more
  *   hvec_largest(x)                    the largest of all
  *   hvec_any_below(a, b)               whether a lane of a is below that of b
  *

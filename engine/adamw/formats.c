@@ -121,12 +121,9 @@ static void set_m(hk_format format, hk_state_at at, int64_t i, float m) {
 
 /* -- Blocks of codes --------------------------------------------------------------------------- */
 
-#define MIDDLE 0x7fffu /* for random bits: rounds m below the window to nearest */
-
-/* What is added before bits are dropped. `random`: 16 bits for each value; NULL: to nearest even.
- */
+/* What is added before bits are dropped. `random`: of each value; NULL: to nearest even. */
 static uint32_t addend(uint32_t magnitude, const uint32_t *random, int64_t i) {
-  if (random != NULL) return hk_code_random(random[i]);
+  if (random != NULL) return random[i];
   return (1u << (HK_FINEST - 1)) - 1 + (magnitude >> HK_FINEST & 1u);
 }
 
@@ -144,8 +141,7 @@ static void set_codes(int part, hk_state_at at, int64_t n, const float *x, const
     const uint32_t bits = hk_bits_of(hk_canonical(x[i]));
     const uint32_t add = addend(bits & ~SIGN, random, i);
     if (part == 1) {
-      const uint32_t limit = random != NULL ? random[i] : MIDDLE;
-      at.m[i] = (char)(uint8_t)hk_code_of_m(bits, window, add, limit);
+      at.m[i] = (char)(uint8_t)hk_code_of_m(bits, window, add);
     } else {
       at.v[i] = (char)(uint8_t)hk_code_of_v(bits, window, add);
     }
@@ -155,7 +151,7 @@ static void set_codes(int part, hk_state_at at, int64_t n, const float *x, const
 void hk_codes_write(hk_state_at at, const uint32_t key[2], int64_t index, int64_t n, const float *m,
                     const float *v) {
   uint32_t random[HK_CODE_BLOCK];
-  for (int64_t i = 0; key != NULL && i < n; i++) random[i] = hk_random_bits(key, index + i);
+  for (int64_t i = 0; key != NULL && i < n; i++) random[i] = hk_code_random(key, index + i);
   set_codes(1, at, n, m, key != NULL ? random : NULL);
   set_codes(2, at, n, v, key != NULL ? random : NULL);
 }

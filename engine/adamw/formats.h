@@ -33,7 +33,7 @@
  * 8bit. m and v keep three bits of their fraction: neighbouring values are 6 to 12 % apart. Both
  * are rounded at random, with the same bits:
  *
- *   u = min((bits(|x|) + 16 random(key, i) + 8) / 2^20, 0x7f7)
+ *   u = min((bits(|x|) + random(key, i)) / 2^20, 0x7f7)      random: 20 bits
  *
  * The exponent is counted from the block's window, which is 2^(w - 127), w >= 1, and as low as the
  * block's largest u allows: code = u - 8 w + 1, of v 1 .. 253 (at least 30.6 octaves), of m 1 ..
@@ -180,9 +180,18 @@ HK_ANYWHERE uint32_t hk_code_of_p(uint32_t bits) {
   return (bits & 0x1ffffu) == 0x8000u ? bits - 1 : bits;
 }
 
-/* What is added before bits are dropped: to round at random, with 16 random bits. */
-HK_ANYWHERE uint32_t hk_code_random(uint32_t random) {
-  return 16 * random + 8;
+/* Number of an element's word of random bits. Elements 2 i, 2 i + 1, and the two that are 32
+ * further on share a word: one hash for four elements. */
+HK_ANYWHERE uint32_t hk_code_number(int64_t index) {
+  return ((uint32_t)(index >> 2) & ~15u) | ((uint32_t)(index >> 1) & 15u);
+}
+
+/* What is added to an element before bits are dropped, from its word. The upper 8 of the 20 bits
+ * are another byte of the word for each of the four elements, so that these 8 bits are independent;
+ * for every element alone all 16 upper bits are. The lowest bits keep the expectation exact. */
+HK_ANYWHERE uint32_t hk_code_addend(uint32_t word, int64_t index) {
+  if ((index & 32) != 0) word = word << 8 | word >> 24;
+  return (index & 1) != 0 ? word >> 12 : (word << 4 & 0xffff0u) | 8;
 }
 
 /* The upper 11 bits of |x|, which is finite, rounded. */
@@ -215,13 +224,20 @@ HK_ANYWHERE uint32_t hk_code_share(uint32_t magnitude, uint32_t window) {
   return ((magnitude & 0x7fffffu) | 0x800000u) >> shift;
 }
 
-/* The code of m, canonical. `random`: m below the window is not 0 if its share is above it. */
-HK_ANYWHERE uint32_t hk_code_of_m(uint32_t bits, uint32_t window, uint32_t add, uint32_t random) {
+/* The code of m, canonical. Below the window it is not 0 if its share is above the random bits. */
+HK_ANYWHERE uint32_t hk_code_of_m(uint32_t bits, uint32_t window, uint32_t add) {
   const uint32_t magnitude = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
   if (magnitude > HK_INFINITE) return HK_CODES_M + 2;
   if (magnitude == HK_INFINITE) return sign | (HK_CODES_M + 1);
-  if (magnitude < window << 23) return sign | (hk_code_share(magnitude, window) > random);
+  if (magnitude < window << 23) return sign | (hk_code_share(magnitude, window) > add >> 4);
   return sign | (hk_code_round(magnitude, add) - 8 * window + 1);
+}
+
+/* The 20 random bits of an element, by its index in the tensor. */
+static inline uint32_t hk_code_random(const uint32_t key[2], int64_t index) {
+  uint32_t at[2];
+  hk_random_key_at(key, index, at);
+  return hk_code_addend(hk_random_word(at, hk_code_number(index)), index);
 }
 
 /* -- Arrays ------------------------------------------------------------------------------------ */

@@ -189,12 +189,17 @@ INLINE void update_moments(const constants *c, vec grad, vec *m, vec *v) {
   *v = vec_fma(c->rest2 * g, g, *v * c->beta2);
 }
 
+/* p after the update; `root`: of v. */
+INLINE vec next_p(const constants *c, vec p, vec m, vec root) {
+  const vec d = root / c->root2 + c->eps;
+  return p * c->decay - c->size * m / d;
+}
+
 INLINE void update_pair(const constants *c, pair grads, state_pair *s) {
   for (int k = 0; k < 2; k++) {
     vec m = s->m.x[k], v = s->v.x[k];
     update_moments(c, grads.x[k], &m, &v);
-    const vec d = vec_sqrt(v) / c->root2 + c->eps;
-    s->p.x[k] = s->p.x[k] * c->decay - c->size * m / d;
+    s->p.x[k] = next_p(c, s->p.x[k], m, vec_sqrt(v));
     s->m.x[k] = m, s->v.x[k] = v;
   }
   /* If m or v is NaN, p is. */
@@ -207,184 +212,8 @@ INLINE void update_pair(const constants *c, pair grads, state_pair *s) {
   }
 }
 
-/* Stores p and, if `w` is not NULL, weights there, too. */
-INLINE void store_p_of_codes(hk_format format, hk_state_at to, const pair *x, bool stream, char *w,
-                             bool stream_weights) {
-  upair p, high;
-  for (int k = 0; k < 2; k++) {
-    const uvec bits = (uvec)x->x[k];
-    p.x[k] = uvec_add_where((umask)~not_down(bits), bits, uvec_set(0xffffffffu));
-    high.x[k] = p.x[k] + uvec_set(0x8000u);
-  }
-  if (w != NULL) store_halves(w, high, stream_weights);
-  if (hk_format_is_split(format)) {
-    store_halves(to.p, high, stream);
-    store_lower_halves(to.low, p, stream);
-  } else {
-    store_words(to.p, p, stream);
-  }
-}
-
 #ifdef HK_CODE_LANES
-
-/* Codes are decoded and encoded in the upper halves of fp32: lanes of 16 bits, in the order of
- * memory. p does not depend on the windows, so that one pass updates a block and stores p; it keeps
- * the upper halves of m and v, rounded. */
-enum { PAIRS = HK_CODE_BLOCK / PAIR };
-
-typedef struct {
-  hk_format format;
-  hk_grad_type type;
-  constants c;
-  const hk_adamw_step *step;
-  bool stream, stream_weights;
-} code_update;
-
-INLINE upair halves_apart(hvec x) {
-  const uvec both = (uvec)x;
-  return (upair){{both << 16, both & uvec_set(0xffff0000u)}};
-}
-
-INLINE hvec halves_together(uvec even, uvec odd) {
-  return (hvec)(even >> 16 | (odd & uvec_set(0xffff0000u)));
-}
-
-/* Whether a block has codes of infinity or NaN, the two largest: the reference updates it. */
-INLINE bool codes_are_special(hk_state_at at) {
-  hvec most = hvec_set(0); /* of the upper bytes, with some bits set */
-  for (int i = 0; i < HK_CODE_BLOCK; i += 4 * LANES) {
-    const hvec m = (hvec)load_bits(at.m + i) | 0x8181, v = (hvec)load_bits(at.v + i) | 0x0101;
-    most = hvec_most(most, hvec_most(hvec_most(m, m << 8), hvec_most(v, v << 8)));
-  }
-  return hvec_any_below(hvec_set(0xfeff), most);
-}
-
-INLINE void load_moments(hk_state_at at, const uint8_t window[2], pair *m, pair *v) {
-  const hvec codes_m = hvec_bytes(at.m), codes_v = hvec_bytes(at.v);
-  const hvec half_m = hvec_add_unless_zero(codes_m & 0x7f, hvec_set(8 * window[0] - 1));
-  const hvec half_v = hvec_add_unless_zero(codes_v, hvec_set(8 * window[1] - 1));
-  const upair bits_m = halves_apart(half_m << 4 | (codes_m << 8 & 0x8000));
-  const upair bits_v = halves_apart(half_v << 4);
-  for (int k = 0; k < 2; k++) m->x[k] = (vec)bits_m.x[k], v->x[k] = (vec)bits_v.x[k];
-}
-
-/* Of an even element and the next: what is added before bits are dropped. */
-INLINE upair addends(uvec random) {
-  const uvec mask = uvec_set(0xffff0u), half = uvec_set(8);
-  return (upair){{(random << 4 & mask) | half, (random >> 12 & mask) | half}};
-}
-
-/* Upper halves after rounding. A carry does not reach the sign. */
-INLINE hvec rounded_halves(const pair *x, const upair *add) {
-  return halves_together((uvec)x->x[0] + add->x[0], (uvec)x->x[1] + add->x[1]);
-}
-
-INLINE uvec encode_v(uvec bits, uvec add, uvec window8) {
-  const uvec u = (bits + add) >> HK_FINEST, one = uvec_set(1);
-  const uvec code = uvec_most(u + one, window8 + one) - window8; /* at least 1 */
-  return uvec_where(uvec_differ(bits, uvec_set(0)), code, bits);
-}
-
-INLINE uvec encode_m(uvec bits, uvec add, uvec random, uvec window) {
-  const uvec magnitude = bits & uvec_set(0x7fffffffu), exponent = magnitude >> 23;
-  const uvec code = ((magnitude + add) >> HK_FINEST) - (window << 3) + uvec_set(1);
-  uvec share = (magnitude & uvec_set(0x7fffffu)) | uvec_set(0x800000u);
-  share = uvec_shift(share, window - exponent + uvec_set(7));
-  share = uvec_where(uvec_differ(exponent, uvec_set(0)), share, uvec_set(0));
-  const uvec up = uvec_where(uvec_below(random, share), uvec_set(1), uvec_set(0));
-  return uvec_where(uvec_below(exponent, window), up, code) | (bits >> 24 & uvec_set(0x80u));
-}
-
-/* Encodes a block that has values below the window of m, or v = 0: again from the codes and
- * gradients of before. `by`: NULL, or infinities, NaN and the largest values are among them, and
- * the reference encodes m and v, which are stored there. */
-INLINE void encode_block(const code_update *u, hk_state_at from, hk_state_at to, const char *grad,
-                         const uint8_t before[2], const uint8_t after[2], const uint32_t key[2],
-                         uvec number, float *by) {
-  const int size = (int)hk_grad_size(u->type);
-  hvec last_m = hvec_set(0), last_v = hvec_set(0);
-  for (int k = 0; k < PAIRS; k++, number += uvec_set(LANES)) {
-    const hk_state_at at = hk_state_at_element(u->format, to, (k & ~1) * PAIR);
-    const pair grads = load_grads(u->type, grad + k * PAIR * size);
-    const uvec random = random_words(key, number);
-    const upair add = addends(random), r = {{random & uvec_set(0xffffu), random >> 16}};
-    pair m, v;
-    uvec code_m[2], code_v[2];
-    load_moments(hk_state_at_element(u->format, from, k * PAIR), before, &m, &v);
-    for (int j = 0; j < 2; j++) {
-      update_moments(&u->c, grads.x[j], &m.x[j], &v.x[j]);
-      code_m[j] = encode_m((uvec)m.x[j], add.x[j], r.x[j], uvec_set(after[0]));
-      code_v[j] = encode_v((uvec)v.x[j], add.x[j], uvec_set(8u * after[1]));
-    }
-    if (by != NULL) {
-      store_words((char *)(by + k * PAIR), (upair){{(uvec)m.x[0], (uvec)m.x[1]}}, false);
-      store_words((char *)(by + HK_CODE_BLOCK + k * PAIR), (upair){{(uvec)v.x[0], (uvec)v.x[1]}},
-                  false);
-      continue;
-    }
-    const hvec of_m = (hvec)(code_m[0] | code_m[1] << 16);
-    const hvec of_v = (hvec)(code_v[0] | code_v[1] << 16);
-    if (k % 2 != 0) {
-      hvec_store_bytes(at.m, last_m, of_m, u->stream);
-      hvec_store_bytes(at.v, last_v, of_v, u->stream);
-    }
-    last_m = of_m, last_v = of_v;
-  }
-}
-
-/* Updates one block, of element `index` on; false: nothing was stored, because the reference must
- * do it. */
-INLINE bool update_code_block(const code_update *u, hk_state_at from, hk_state_at to,
-                              const char *grad, char *w, const uint32_t key[2], int64_t index) {
-  const uint8_t before[2] = {(uint8_t)from.windows[0], (uint8_t)from.windows[1]};
-  const int size = (int)hk_grad_size(u->type);
-  const uvec first = uvec_count() + uvec_set(hk_random_number(index));
-  uvec number = first;
-  hvec m[PAIRS], v[PAIRS];
-  hvec most_m = hvec_set(0), most_v = most_m, least_m = ~most_m, least_v = ~most_m;
-  if (__builtin_expect(codes_are_special(from), 0)) return false;
-  for (int k = 0; k < PAIRS; k++, number += uvec_set(LANES)) {
-    const hk_state_at at = hk_state_at_element(u->format, from, k * PAIR);
-    state_pair x = {.p = load_p(u->format, at)};
-    load_moments(at, before, &x.m, &x.v);
-    update_pair(&u->c, load_grads(u->type, grad + k * PAIR * size), &x);
-    store_p_of_codes(u->format, hk_state_at_element(u->format, to, k * PAIR), &x.p, u->stream,
-                     w != NULL ? w + 2 * k * PAIR : NULL, u->stream_weights);
-    const upair add = addends(random_words(key, number));
-    m[k] = rounded_halves(&x.m, &add), v[k] = rounded_halves(&x.v, &add);
-    most_m = hvec_most(most_m, m[k] & 0x7fff), least_m = hvec_least(least_m, m[k] & 0x7fff);
-    most_v = hvec_most(most_v, v[k]), least_v = hvec_least(least_v, v[k]);
-  }
-  const uint32_t u_m = hvec_largest(most_m) >> 4, u_v = hvec_largest(most_v) >> 4;
-  const uint8_t after[2] = {(uint8_t)hk_code_window(u_m, HK_CODES_M),
-                            (uint8_t)hk_code_window(u_v, HK_CODES_V)};
-  const uint16_t of_m = (uint16_t)(8 * after[0]), of_v = (uint16_t)(8 * after[1]);
-  if (__builtin_expect(u_m > HK_LARGEST || u_v > HK_LARGEST, 0)) {
-    float by[2 * HK_CODE_BLOCK];
-    encode_block(u, from, to, grad, before, after, key, first, by);
-    hk_codes_write(to, u->step->key, index, HK_CODE_BLOCK, by, by + HK_CODE_BLOCK);
-    return true;
-  }
-  to.windows[0] = (char)after[0], to.windows[1] = (char)after[1];
-  if (__builtin_expect(hvec_any_below(least_m, hvec_set((of_m + 1) << 4)) ||
-                           hvec_any_below(least_v, hvec_set(1 << 4)),
-                       0)) {
-    encode_block(u, from, to, grad, before, after, key, first, NULL);
-    return true;
-  }
-  for (int k = 0; k < PAIRS; k += 2) {
-    const hk_state_at at = hk_state_at_element(u->format, to, k * PAIR);
-    for (int j = k; j < k + 2; j++) {
-      const hvec signed_m = (m[j] >> 4) - hvec_set(of_m - 1); /* the sign is bit 11 */
-      m[j] = (signed_m >> 4 & 0x80) | (signed_m & 0x7f);
-      v[j] = hvec_minus(v[j] >> 4, hvec_set(of_v)) + 1;
-    }
-    hvec_store_bytes(at.m, m[k], m[k + 1], u->stream);
-    hvec_store_bytes(at.v, v[k], v[k + 1], u->stream);
-  }
-  return true;
-}
-
+#include "engine/adamw/codes_vector.h"
 #endif
 
 INLINE void prefetch_p(hk_format format, hk_state_at at, int ahead) {
@@ -469,7 +298,14 @@ INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_s
       prefetch(a.m, tuning.ahead / 4, HK_CODE_BLOCK);
       prefetch(a.v, tuning.ahead / 4, HK_CODE_BLOCK);
     }
-    if (here == HK_CODE_BLOCK && update_code_block(&u, a, b, g, weights, key, index + i)) continue;
+    const code_block block = {.from = a,
+                              .to = b,
+                              .grad = g,
+                              .w = weights,
+                              .key = key,
+                              .before = {(uint8_t)a.windows[0], (uint8_t)a.windows[1]},
+                              .number = uvec_count() + uvec_set(hk_code_number(index + i))};
+    if (here == HK_CODE_BLOCK && update_code_block(&u, block, index + i)) continue;
     hk_update_scalar(format, s, type, here, a, b, g, (uint16_t *)(void *)weights, index + i);
   }
   if (u.stream || u.stream_weights) stream_fence(); /* as in adamw_loop */

@@ -127,9 +127,10 @@ struct form {
   static constexpr bool half = format == HK_FORMAT_BF16 || format == HK_FORMAT_BF16_SPLIT;
 };
 
-/* Of the pair with this number. */
-static __device__ __forceinline__ uint32_t random_word(const uint32_t key[2], int64_t number) {
-  uint32_t x = (uint32_t)number + key[0] + (uint32_t)(number >> 32) * 0x9e3779b9u;
+/* The word with this number; `index`: of its element. */
+static __device__ __forceinline__ uint32_t random_word(const uint32_t key[2], int64_t index,
+                                                       uint32_t number) {
+  uint32_t x = number + key[0] + (uint32_t)(index >> 33) * 0x9e3779b9u;
   x ^= x >> 17;
   x *= 0xed5ad4bbu;
   x ^= x >> 11;
@@ -144,15 +145,28 @@ static __device__ __forceinline__ uint32_t random_word(const uint32_t key[2], in
  * begins in the upper half of a pair's word. */
 static __device__ __forceinline__ void random_bits(const uint32_t key[2], int64_t index,
                                                    uint32_t random[QUAD]) {
-  const int64_t number = index >> 1;
-  const uint32_t first = random_word(key, number), second = random_word(key, number + 1);
-  uint32_t word[2] = {first, second};
+  uint32_t word[3];
+#pragma unroll
+  for (int k = 0; k < 3; k++) {
+    const int64_t at = index + 2 * k;
+    word[k] = k < 2 || (index & 1) ? random_word(key, at, (uint32_t)(at >> 1)) : 0;
+  }
   if (index & 1) {
-    word[0] = __funnelshift_r(first, second, 16);
-    word[1] = __funnelshift_r(second, random_word(key, number + 2), 16);
+    word[0] = __funnelshift_r(word[0], word[1], 16);
+    word[1] = __funnelshift_r(word[1], word[2], 16);
   }
 #pragma unroll
   for (int j = 0; j < QUAD; j++) random[j] = j & 1 ? word[j / 2] >> 16 : word[j / 2] & 0xffffu;
+}
+
+/* What hk_code_random gives for each element of a quad that begins at a multiple of 4. */
+static __device__ __forceinline__ void code_addends(const uint32_t key[2], int64_t index,
+                                                    uint32_t add[QUAD]) {
+#pragma unroll
+  for (int j = 0; j < QUAD; j += 2) {
+    const uint32_t word = random_word(key, index, hk_code_number(index + j));
+    add[j] = hk_code_addend(word, index + j), add[j + 1] = hk_code_addend(word, index + j + 1);
+  }
 }
 
 static __device__ __forceinline__ uint32_t round_finite(uint32_t bits, uint32_t add) {
@@ -182,13 +196,13 @@ static __device__ __forceinline__ void decode(uint32_t windows, state_quad &x) {
 
 /* The codes of m and v in place of their bits; returns the windows. A warp has one block: quad l is
  * that of lane l, and lanes behind its end have only zeros. */
-static __device__ __forceinline__ uint32_t encode(const uint32_t random[QUAD], state_quad &x) {
+static __device__ __forceinline__ uint32_t encode(const uint32_t add[QUAD], state_quad &x) {
   uint32_t most_m = 0, most_v = 0;
 #pragma unroll
   for (int j = 0; j < QUAD; j++) {
-    const uint32_t add = hk_code_random(random[j]), m = x.m[j] & 0x7fffffffu;
-    if (m < 0x7f800000u) most_m = max(most_m, hk_code_round(m, add));
-    if (x.v[j] < 0x7f800000u) most_v = max(most_v, hk_code_round(x.v[j], add));
+    const uint32_t m = x.m[j] & 0x7fffffffu;
+    if (m < 0x7f800000u) most_m = max(most_m, hk_code_round(m, add[j]));
+    if (x.v[j] < 0x7f800000u) most_v = max(most_v, hk_code_round(x.v[j], add[j]));
   }
   most_m = __reduce_max_sync(0xffffffffu, most_m);
   most_v = __reduce_max_sync(0xffffffffu, most_v);
@@ -196,8 +210,8 @@ static __device__ __forceinline__ uint32_t encode(const uint32_t random[QUAD], s
   const uint32_t of_v = hk_code_window(most_v, HK_CODES_V);
 #pragma unroll
   for (int j = 0; j < QUAD; j++) {
-    x.m[j] = hk_code_of_m(x.m[j], of_m, hk_code_random(random[j]), random[j]);
-    x.v[j] = hk_code_of_v(x.v[j], of_v, hk_code_random(random[j]));
+    x.m[j] = hk_code_of_m(x.m[j], of_m, add[j]);
+    x.v[j] = hk_code_of_v(x.v[j], of_v, add[j]);
   }
   return of_m | of_v << 8;
 }
@@ -238,7 +252,8 @@ static __device__ __forceinline__ void store_state(const adamw_job &job, char *s
                                                    const state_quad &x) {
   uint32_t upper[QUAD], lower[QUAD], m[QUAD], v[QUAD], random[QUAD];
   uint32_t windows = 0;
-  if (form<format>::half || form<format>::code) random_bits(job.step.key, index, random);
+  if (form<format>::half) random_bits(job.step.key, index, random);
+  if (form<format>::code) code_addends(job.step.key, index, random);
   state_quad codes = x;
   if (form<format>::code) windows = encode(random, codes);
 #pragma unroll

@@ -51,9 +51,8 @@ def random_key(seed: int, tensor: int, step: int) -> Tuple[int, int]:
     return z & 0xFFFFFFFF, z >> 32
 
 
-def random_bits(key: Tuple[int, int], index: np.ndarray) -> np.ndarray:
-    number = index.astype(np.uint64) >> np.uint64(1)
-    high = (number >> np.uint64(32)).astype(np.uint32)
+def random_words(key: Tuple[int, int], index: np.ndarray, number: np.ndarray) -> np.ndarray:
+    high = (index.astype(np.uint64) >> np.uint64(33)).astype(np.uint32)
     x = number.astype(np.uint32) + np.uint32(key[0]) + high * np.uint32(0x9E3779B9)
     x ^= x >> 17
     x *= np.uint32(0xED5AD4BB)
@@ -63,7 +62,22 @@ def random_bits(key: Tuple[int, int], index: np.ndarray) -> np.ndarray:
     x ^= x >> 15
     x *= np.uint32(0x31848BAB)
     x ^= x >> 14
+    return x
+
+
+def random_bits(key: Tuple[int, int], index: np.ndarray) -> np.ndarray:
+    """16 bits for each element."""
+    x = random_words(key, index, index.astype(np.uint64) >> np.uint64(1))
     return np.where(index % 2 != 0, x >> 16, x & 0xFFFF)
+
+
+def code_bits(key: Tuple[int, int], index: np.ndarray) -> np.ndarray:
+    """20 bits for each element, for codes."""
+    i = index.astype(np.uint64)
+    number = (i // np.uint64(64) * np.uint64(16)) + i % np.uint64(32) // np.uint64(2)
+    x = random_words(key, index, number)
+    x = np.where((index & 32) != 0, x << 8 | x >> 24, x)
+    return np.where(index % 2 != 0, x >> 12, (x << 4 & 0xFFFF0) | 8)
 
 
 # -- Codes ---------------------------------------------------------------------------------------
@@ -82,8 +96,9 @@ def encode_codes(
     b = blocks(bits(canonical(x)))
     magnitude = (b & np.uint32(0x7FFFFFFF)).astype(np.int64)
     finite = magnitude < 0x7F800000
-    limit = np.int64(0x7FFF) if random is None else blocks(random.astype(np.int64))
-    add = (1 << 19) - 1 + (magnitude >> 20 & 1) if random is None else 16 * limit + 8
+    add = (1 << 19) - 1 + (magnitude >> 20 & 1)
+    if random is not None:
+        add = blocks(random.astype(np.int64))
     u = np.minimum((magnitude + add) >> 20, 0x7F7)
     most = np.where(finite, u, 0).max(axis=1)
     window = np.maximum(-((codes - 1 - most) // 8), 1)[:, None]
@@ -95,7 +110,7 @@ def encode_codes(
         shift = np.clip(window - (magnitude >> 23) + 7, 0, 62)
         share = ((magnitude & 0x7FFFFF) | 0x800000) >> shift
         share = np.where(magnitude >> 23 == 0, 0, share)
-        code = np.where(magnitude < window << 23, share > limit, code)
+        code = np.where(magnitude < window << 23, share > add >> 4, code)
     code = np.where(finite, code, np.where(magnitude == 0x7F800000, codes + 1, codes + 2))
     if codes == CODES_M:
         code = code | b.astype(np.int64) >> 24 & 0x80
@@ -130,8 +145,8 @@ class State:
 def encode(
     form: str, p: np.ndarray, m: np.ndarray, v: np.ndarray, random: Optional[np.ndarray] = None
 ) -> State:
-    """State of these values, which begin a tensor's block. `random`: 16 bits for each v, and with
-    8bit for each m; None: to nearest even."""
+    """State of these values, which begin a tensor's block. `random`: 16 bits for each v, or with 8bit
+    20 bits for each v and m; None: to nearest even."""
     p, m, v = canonical(p), canonical(m), canonical(v)
     low, sign = None, np.zeros(p.shape, np.uint32)
     if "8bit" in form:  # no ties that are rounded down
@@ -206,6 +221,8 @@ def update(
         v = fused(step["rest2"] * g, g, v * step["beta2"])
         d = np.sqrt(v) / step["root2"] + step["eps"]
         p = p - step["size"] * m / d
-        rounds = "bf16" in form or "8bit" in form
-        random = random_bits(key, index) if rounds and not v_to_nearest else None
+        random = None
+        if not v_to_nearest:
+            random = random_bits(key, index) if "bf16" in form else None
+            random = code_bits(key, index) if "8bit" in form else random
         return encode(form, p, m, v, random), nearest(p)
