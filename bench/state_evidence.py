@@ -5,7 +5,7 @@
     bench/state_evidence.py [--steps 100000] [--elements 1024] [--update-steps 3000]
 
 First: v over many steps with beta2 = 0.999, stored as bf16 after each step, rounded to nearest and
-at random, against fp64. The gradients' size is 1 in the first half of the steps and 0.1 in the
+at random, and in 8 bits, against fp64. The gradients' size is 1 in the first half of the steps and 0.1 in the
 second. Prints the mean over the elements of v / v_fp64 - 1, with its standard error.
 
 Second: p after AdamW's updates in each format against AdamW in fp64, with the same gradients:
@@ -33,9 +33,10 @@ def variance(steps, elements):
     beta2, rest2 = np.float32(BETA2), np.float32(1 - BETA2)
     exact = np.zeros(elements)
     kept = {"fp32": np.zeros(elements, np.float32)}
-    kept["nearest"], kept["random"] = kept["fp32"].copy(), kept["fp32"].copy()
-    print("| step | size of gradients | fp32 | bf16, nearest | bf16, random |")
-    print("|---:|---:|---:|---:|---:|")
+    for name in ("nearest", "random", "8bit"):
+        kept[name] = kept["fp32"].copy()
+    print("| step | size of gradients | fp32 | bf16, nearest | bf16, random | 8bit |")
+    print("|---:|---:|---:|---:|---:|---:|")
     for step in range(1, steps + 1):
         size = np.float32(1 if step <= steps // 2 else 0.1)
         g = generator.standard_normal(elements, np.float32) * size
@@ -47,9 +48,13 @@ def variance(steps, elements):
             elif name == "random":
                 r = formats.random_bits(formats.random_key(7, 1, step), index)
                 v = formats.wide(((formats.bits(v) + r) >> 16).astype(np.uint16))
+            elif name == "8bit":
+                r = formats.code_bits(formats.random_key(7, 1, step), index)
+                code, window = formats.encode_codes(v, r, formats.CODES_V)
+                v = formats.decode_codes(code, window, formats.CODES_V)
             kept[name] = v
         if step % (steps // 10) == 0:
-            cells = [mean_and_error(kept[n] / exact - 1) for n in ("fp32", "nearest", "random")]
+            cells = [mean_and_error(values / exact - 1) for values in kept.values()]
             text = " | ".join(f"{100 * m:+.4f} % +- {100 * e:.4f}" for m, e in cells)
             print(f"| {step} | {size:g} | {text} |", flush=True)
 
