@@ -338,13 +338,13 @@ def literal(value: str) -> Any:
 
 def parse(spec: str) -> Tuple[str, Dict[str, str]]:
     """NAME[+SETTING=VALUE...] as the row's name and its settings."""
-    name, *parts = spec.replace("=bf16+split", "=bf16_split").split("+")
+    name, *parts = spec.replace("+split", "_split").split("+")  # split is no setting
     settings = {}
     for part in parts:
         key, equals, value = part.partition("=")
         if not equals:
             raise ValueError(f"'{part}' in row '{spec}': write SETTING=VALUE")
-        settings[key] = value.replace("bf16_split", "bf16+split")
+        settings[key] = value.replace("_split", "+split")
     return name, settings
 
 
