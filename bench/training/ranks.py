@@ -174,7 +174,6 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
         result["gpu_bytes"] = opt.gpu_bytes()
     if device.type == "cuda":
         result["gpu_peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-        torch.cuda.reset_peak_memory_stats()
     result["row_s"] = round(time.monotonic() - began, 1)
     return result
 
@@ -214,6 +213,7 @@ def rank_main(options: argparse.Namespace) -> None:
         gc.collect()
         if gpu:
             torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()  # now that the row's memory is given back
         if rank == 0:
             with open(os.environ["HOCKET_RANKS_OUT"], "a", encoding="utf-8") as file:
                 file.write(json.dumps(answer) + "\n")
