@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench/number.h"
 #include "bench/sorted.h"
 #include "core/base/units.h"
 #include "engine/hocket.h"
@@ -87,7 +88,7 @@ static int reported(hocket_engine *engine, const char *key) {
   char *text = NULL;
   must(hocket_report(engine, &text, message));
   const char *part = strstr(text, "\"adapting\""), *at = part != NULL ? strstr(part, key) : NULL;
-  const int number = at != NULL ? atoi(at + strlen(key)) : 0;
+  const int number = at != NULL ? (int)strtol(at + strlen(key), NULL, 10) : 0;
   hocket_free(text);
   return number;
 }
@@ -124,17 +125,12 @@ static void read_options(int argc, char **argv) {
                                           {"params", 1, NULL, 'p'},     {"compute", 1, NULL, 'c'},
                                           {"iterations", 1, NULL, 'i'}, {0}};
   for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-    if (o == 't') given.threads = atoi(optarg);
-    if (o == 'n') given.neighbour = atoi(optarg);
-    if (o == 'p') given.params = atoll(optarg);
-    if (o == 'c') given.compute_ms = atof(optarg);
-    if (o == 'i') given.iterations = atoi(optarg);
+    if (o == 't') given.threads = (int)whole_number(optarg, 1, MOST_THREADS);
+    if (o == 'n') given.neighbour = (int)whole_number(optarg, 1, MOST_THREADS);
+    if (o == 'p') given.params = whole_number(optarg, BLOCKS, INT64_C(1) << 36);
+    if (o == 'c') given.compute_ms = (double)whole_number(optarg, 0, 1000000);
+    if (o == 'i') given.iterations = (int)whole_number(optarg, 12, 1000);
     if (o == '?') exit(2);
-  }
-  if (given.threads < 1 || given.threads > MOST_THREADS || given.neighbour < 1 ||
-      given.iterations < 12 || given.iterations > 1000 || given.params < BLOCKS) {
-    fputs("bench_adapt: an option is out of range\n", stderr);
-    exit(2);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/number.h"
 #include "bench/sorted.h"
 #include "core/base/units.h"
 #include "engine/adamw/formats.h"
@@ -176,7 +177,7 @@ static hk_status take_memory(hk_team *team, hk_arena *arena, hk_error *err) {
 static void run(hk_team *team, int rounds) {
   static double rates[CASES][MOST_ROUNDS];
   bench_case cases[CASES];
-  int order[CASES];
+  int order[CASES] = {0};
   const int n = list_cases(cases);
   uint64_t seed = 1;
   for (int i = 0; i < n; i++) order[i] = i;
@@ -198,18 +199,15 @@ int main(int argc, char **argv) {
   int threads = 1, rounds = 7;
   mem.params = (int64_t)1 << 27;
   for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-    if (c == 'p') mem.params = atoll(optarg);
-    if (c == 't') threads = atoi(optarg);
-    if (c == 'r') rounds = atoi(optarg);
+    if (c == 'p') mem.params = whole_number(optarg, CHUNK, INT64_C(1) << 36);
+    if (c == 't') threads = (int)whole_number(optarg, 1, 1024);
+    if (c == 'r') rounds = (int)whole_number(optarg, 1, MOST_ROUNDS);
     if (c == 'k') mem.kernel = optarg;
     if (c == '?') return 2;
   }
   mem.params = mem.params / CHUNK * CHUNK;
-  if (mem.params < CHUNK * (int64_t)threads || threads < 1 || rounds < 1 || rounds > MOST_ROUNDS) {
-    fprintf(stderr,
-            "bench_formats: --params of at least %d a thread, --threads from 1, --rounds "
-            "from 1 to %d\n",
-            CHUNK, MOST_ROUNDS);
+  if (mem.params < CHUNK * (int64_t)threads) {
+    fprintf(stderr, "bench_formats: --params of at least %d a thread\n", CHUNK);
     return 2;
   }
   const hk_adamw hyper = {1e-3, 0.9, 0.999, 1e-8, 0.01};

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "bench/number.h"
 #include "bench/sorted.h"
 #include "engine/device/backend.h"
 
@@ -233,15 +234,6 @@ static void close_bench(bench *b) {
   b->ops->close(b->device);
 }
 
-static int64_t number(const char *text, int64_t least, int64_t most) {
-  char *end;
-  const long long n = strtoll(text, &end, 10);
-  if (end != text && *end == '\0' && n >= least && n <= most) return n;
-  fprintf(stderr, "bench_segments: '%s' is no number from %lld to %lld\n", text, (long long)least,
-          (long long)most);
-  exit(HK_INPUT);
-}
-
 static hk_status parse(int argc, char **argv, bench *b, hk_error *err) {
   static const struct option known[] = {{"backend", 1, NULL, 'b'},
                                         {"values", 1, NULL, 'v'},
@@ -253,9 +245,9 @@ static hk_status parse(int argc, char **argv, bench *b, hk_error *err) {
     if (c == 'b')
       name = optarg;
     else if (c == 'v')
-      b->values = number(optarg, 1, HK_SQUARES_MOST);
+      b->values = whole_number(optarg, 1, HK_SQUARES_MOST);
     else if (c == 'r')
-      b->repeats = (int)number(optarg, 1, MOST_REPEATS);
+      b->repeats = (int)whole_number(optarg, 1, MOST_REPEATS);
     else
       exit(HK_INPUT);
   }

@@ -11,7 +11,7 @@ static const hk_command *const commands[] = {
 #undef ROW
 };
 
-enum { COMMANDS = sizeof commands / sizeof *commands };
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
 _Static_assert(COMMANDS <= HK_MOST_WORDS, "room for a word of each command");
 
 const hk_command *const *hk_command_list(size_t *n) {

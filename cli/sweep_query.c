@@ -159,8 +159,8 @@ static hk_status first_of_each(const hk_sweep_fit **list, int64_t models, size_t
 /* Of several models the best of each, of one the best rows. */
 static hk_status answer_cheapest(query *q, hk_error *err) {
   const hk_sweep_rows *rows = q->rows;
-  const hk_sweep_fit **list = malloc((rows->n + 1) * sizeof *list);
-  if (!list) return hk_fail_memory(err, rows->n * sizeof *list, "a sweep");
+  const hk_sweep_fit **list = malloc((rows->n + 1) * sizeof(hk_sweep_fit *));
+  if (!list) return hk_fail_memory(err, rows->n * sizeof(hk_sweep_fit *), "a sweep");
   int64_t models = 0;
   size_t n = rows->n;
   for (size_t i = 0; i < n; i++) {
@@ -168,7 +168,7 @@ static hk_status answer_cheapest(query *q, hk_error *err) {
     models = hk_max(models, rows->list[i].model + 1);
   }
   by_cost = rows->priced;
-  qsort(list, n, sizeof *list, by_measure);
+  qsort(list, n, sizeof(hk_sweep_fit *), by_measure);
   hk_status status = HK_OK;
   if (models > 1)
     status = first_of_each(list, models, &n, err);
@@ -196,12 +196,12 @@ static int by_work(const void *left, const void *right) {
 
 static hk_status list_flagged(query *q, const bool *flags, const char *against, hk_error *err) {
   const hk_sweep_rows *rows = q->rows;
-  const hk_sweep_fit **list = malloc((rows->n + 1) * sizeof *list);
+  const hk_sweep_fit **list = malloc((rows->n + 1) * sizeof(hk_sweep_fit *));
   size_t n = 0;
-  if (!list) return hk_fail_memory(err, rows->n * sizeof *list, "a sweep");
+  if (!list) return hk_fail_memory(err, rows->n * sizeof(hk_sweep_fit *), "a sweep");
   for (size_t i = 0; i < rows->n; i++)
     if (flags[i]) list[n++] = &rows->list[i];
-  qsort(list, n, sizeof *list, by_work);
+  qsort(list, n, sizeof(hk_sweep_fit *), by_work);
   if (!q->points)
     hk_print_text(0, 2,
                   "iteration time against %s: %zu of %zu rows that fit have no better one of the "
@@ -248,7 +248,7 @@ static double advantage(const query *q, const pair *p) {
 /* Both sides of every model and number of tokens. The caller frees *pairs. */
 static hk_status find_pairs(const query *q, pair **pairs, size_t *n, hk_error *err) {
   const hk_sweep_rows *rows = q->rows;
-  const hk_sweep_fit **list = malloc((rows->n + 1) * sizeof *list), *last = NULL;
+  const hk_sweep_fit **list = malloc((rows->n + 1) * sizeof(hk_sweep_fit *)), *last = NULL;
   *pairs = calloc(rows->n + 1, sizeof **pairs);
   *n = 0;
   if (!list || !*pairs) {
@@ -257,7 +257,7 @@ static hk_status find_pairs(const query *q, pair **pairs, size_t *n, hk_error *e
     return hk_fail_memory(err, rows->n * sizeof **pairs, "a sweep");
   }
   for (size_t i = 0; i < rows->n; i++) list[i] = &rows->list[i];
-  qsort(list, rows->n, sizeof *list, by_work);
+  qsort(list, rows->n, sizeof(hk_sweep_fit *), by_work);
   for (size_t i = 0; i < rows->n; last = list[i++]) {
     if (!last || last->model != list[i]->model || last->tokens != list[i]->tokens) ++*n;
     pair *p = &(*pairs)[*n - 1];

@@ -17,7 +17,7 @@
 
 #define FIRST_BATCH 64
 #define MOST_BATCH  8192
-#define BATCH_NS    (HK_NS_PER_S / 2) /* a kill loses as much */
+#define BATCH_NS    (0.5 * HK_NS_PER_S) /* a kill loses as much */
 
 static const char *const identity[] = {"spec", "version", "inputs"}; /* keys of meta */
 enum { IDENTITY = sizeof identity / sizeof *identity };
@@ -147,7 +147,7 @@ static hk_status run_batches(job *j, hk_error *err) {
     HK_TRY(hk_store_begin(j->store, err));
     HK_TRY(hk_store_end(j->store, store_batch(j, n, err), err));
     j->at += n;
-    const double wanted = (double)n * (double)BATCH_NS / (double)took;
+    const double wanted = (double)n * BATCH_NS / (double)took;
     batch = (size_t)hk_max(FIRST_BATCH / 4, hk_min(MOST_BATCH, (int64_t)wanted));
     show_progress(j);
   }
@@ -156,13 +156,14 @@ static hk_status run_batches(job *j, hk_error *err) {
 
 /* "I/N" */
 static hk_status read_shard(const char *text, int64_t *i, int64_t *n, hk_error *err) {
-  char rest;
+  char *end;
   *i = *n = 1;
   if (!text) return HK_OK;
-  if (strspn(text, "0123456789/") == strlen(text) && strlen(text) < 20 &&
-      sscanf(text, "%" SCNd64 "/%" SCNd64 "%c", i, n, &rest) == 2 && *i >= 1 && *i <= *n &&
-      *n <= 1000000)
-    return HK_OK;
+  if (strspn(text, "0123456789/") == strlen(text) && strlen(text) < 20) {
+    *i = strtoll(text, &end, 10);
+    *n = *end == '/' ? strtoll(end + 1, &end, 10) : 0;
+    if (*end == '\0' && *i >= 1 && *i <= *n && *n <= 1000000) return HK_OK;
+  }
   return hk_fail(err, HK_INPUT,
                  "option '--shard': expected I/N with I from 1 to N, such as 1/4, got '%.60s'",
                  text);

@@ -21,14 +21,14 @@ static int by_work_and_time(const void *left, const void *right) {
 /* In this order a row is the best if it is cheaper than all before it of the same work, or equal to
  * the last that was. */
 hk_status hk_sweep_pareto(const hk_sweep_row *rows, size_t n, bool *best, hk_error *err) {
-  const hk_sweep_row **order = malloc((n + 1) * sizeof *order), *last = NULL;
-  if (!order) return hk_fail_memory(err, n * sizeof *order, "a sweep");
+  const hk_sweep_row **order = malloc((n + 1) * sizeof(hk_sweep_row *)), *last = NULL;
+  if (!order) return hk_fail_memory(err, n * sizeof(hk_sweep_row *), "a sweep");
   size_t known = 0;
   for (size_t i = 0; i < n; i++) {
     best[i] = false;
     if (!isnan(rows[i].price)) order[known++] = &rows[i];
   }
-  qsort(order, known, sizeof *order, by_work_and_time);
+  qsort(order, known, sizeof(hk_sweep_row *), by_work_and_time);
   for (size_t i = 0; i < known; i++) {
     const hk_sweep_row *row = order[i];
     const bool same = last && last->model == row->model && last->tokens == row->tokens;

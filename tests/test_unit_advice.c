@@ -190,10 +190,10 @@ static void fits_in(double host_memory, hk_optimizer expected) {
   w.machine.host_memory.value = host_memory;
   advise(&w);
   assert_int_equal(w.ranking.n_fit, 0);
-  const hk_alternative *found = NULL;
-  for (int i = 0; i < w.advice.n; i++)
-    if (strncmp(w.advice.list[i].options, "--state ", 8) == 0) found = &w.advice.list[i];
-  assert_non_null(found);
+  int at = w.advice.n - 1;
+  while (at >= 0 && strncmp(w.advice.list[at].options, "--state ", 8) != 0) at--;
+  assert_true(at >= 0);
+  const hk_alternative *found = &w.advice.list[at];
   assert_int_equal(found->state, expected);
   assert_string_equal(found->options + 8, hk_optimizer_names[expected]);
   char text[256];

@@ -61,8 +61,9 @@ static hk_forecast forecast_of(const hk_plan *plan, const hk_machine *machine) {
 static bool enumerate(instance *of, hk_ns *fastest, hk_forecast *slowest) {
   *fastest = INT64_MAX;
   *slowest = (hk_forecast){0};
-  for (int a = 0; a < ASSIGNMENTS; a++) {
-    for (int s = 0, rest = a; s < SUBGROUPS; s++, rest /= 3)
+  for (size_t a = 0; a < ASSIGNMENTS; a++) {
+    size_t rest = a;
+    for (size_t s = 0; s < of->plan.n_subgroups; s++, rest /= 3)
       of->plan.subgroups[s].route = ROUTES[rest % 3];
     hk_forecast f = forecast_of(&of->plan, &of->machine);
     if (f.feasible && f.iteration_ns < *fastest) *fastest = f.iteration_ns;

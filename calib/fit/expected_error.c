@@ -47,7 +47,7 @@ hk_status hk_expected_error_of(const hk_machine *machine, double model_pct,
   hk_model model = {0};
   HK_TRY(hk_model_from_size(&reference_size, &model, err));
   hk_status status = HK_OK;
-  for (size_t i = 0; status == HK_OK && i < sizeof policies / sizeof *policies; i++) {
+  for (size_t i = 0; status == HK_OK && i < sizeof policies / sizeof policies[0]; i++) {
     double error = 0;
     status = error_of_policy(policies[i], &model, machine, &error, err);
     expected->noise_pct = fmax(expected->noise_pct, 100 * expm1(NINE_IN_TEN * error));

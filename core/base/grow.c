@@ -10,9 +10,9 @@ hk_status hk_grow(void *items, size_t *room, size_t n, size_t size, const char *
   if (n < *room) return HK_OK;
   size_t more = *room < 8 ? 16 : 2 * *room;
   if (more <= n) more = n + 1;
-  void *array; /* copied, because its type is not void * */
-  memcpy(&array, items, sizeof array);
-  array = realloc(array, more * size);
+  void *old; /* copied, because its type is not void * */
+  memcpy(&old, items, sizeof old);
+  void *array = realloc(old, more * size);
   if (array == NULL) return hk_fail_memory(err, more * size, what);
   memcpy(items, &array, sizeof array);
   *room = more;

@@ -528,8 +528,9 @@ static const char *title_pace(const hk_pace *pace, char *buffer, size_t size) {
 /* Decimals of a ratio: two, or as many as it has if those are at most five. */
 static int digits_of(double ratio) {
   double scaled = 100 * ratio;
-  for (int digits = 2; digits <= 5; digits++, scaled *= 10) {
+  for (int digits = 2; digits <= 5; digits++) {
     if (fabs(scaled - round(scaled)) < 1e-6) return digits;
+    scaled *= 10;
   }
   return 2;
 }

@@ -77,9 +77,10 @@ static inline int64_t hk_format_unit(hk_format format) {
 }
 
 static inline hk_state_at hk_state_at_element(hk_format format, hk_state_at at, int64_t i) {
-  return (hk_state_at){at.p + i * hk_format_size(format, 0), at.low != NULL ? at.low + 2 * i : NULL,
+  return (hk_state_at){at.p + i * hk_format_size(format, 0),
+                       hk_format_is_split(format) ? at.low + 2 * i : NULL,
                        at.m + i * hk_format_size(format, 1), at.v + i * hk_format_size(format, 2),
-                       at.windows != NULL ? at.windows + i / HK_CODE_BLOCK * 2 : NULL};
+                       hk_format_is_coded(format) ? at.windows + i / HK_CODE_BLOCK * 2 : NULL};
 }
 
 /* The key of the random bits of one tensor's step (from 1). `tensor`: hash of its name, or its

@@ -123,7 +123,7 @@ void hk_engine_place_work(hk_engine *e) {
   at += d->grads;
   e->device_bins = (uint64_t *)at;
   e->device_ticket = (int64_t *)(at += d->bins);
-  e->early = (uint16_t *)(at += d->ticket);
+  e->early = (uint16_t *)(at + d->ticket);
 }
 
 void hk_engine_place(hk_engine *e) {

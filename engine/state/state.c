@@ -82,7 +82,7 @@ static int64_t piece_in_places(const hk_plan *plan, const hk_state *state) {
   int64_t piece = plan->piece_numel;
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     const int64_t numel = plan->subgroups[s].numel;
-    const int64_t pieces = numel / plan->piece_numel + (numel % plan->piece_numel != 0);
+    const int64_t pieces = hk_max(1, numel / plan->piece_numel + (numel % plan->piece_numel != 0));
     piece = hk_max(piece, (state->subgroups[s].numel + pieces - 1) / pieces);
   }
   return round_up(piece, state->unit);
