@@ -13,6 +13,11 @@
 
 static int64_t total;
 
+/* Whether `scripts/test --full` runs the test, rather than `scripts/test`. */
+static int is_full_run(void) {
+  return getenv("HOCKET_TEST_FULL") != NULL;
+}
+
 /* -- Several threads in one engine ------------------------------------------------------------- */
 
 enum { HELPERS = 4 };
@@ -74,13 +79,14 @@ static void several_threads(int overlap) {
   pthread_t threads[HELPERS];
   pthread_barrier_t line;
   const hocket_step_options loose = {.max_norm = 1e9};
+  const int steps = is_full_run() ? 25 : 10;
   open_world(&w, 41, total, NULL, overlap, 2);
   CHECK(pthread_barrier_init(&line, NULL, HELPERS + 1) == 0);
   for (int i = 0; i < HELPERS; i++) {
-    helpers[i] = (helper){&w, &line, i, 25};
+    helpers[i] = (helper){&w, &line, i, steps};
     CHECK(pthread_create(&threads[i], NULL, help, &helpers[i]) == 0);
   }
-  for (int i = 0; i < 25; i++) {
+  for (int i = 0; i < steps; i++) {
     pthread_barrier_wait(&line);
     make_gradients(&w);
     pthread_barrier_wait(&line);
@@ -165,7 +171,7 @@ static void onlookers(int overlap) {
     looking[i] = (onlooker){.w = &w, .number = i, .over = &over};
     CHECK(pthread_create(&threads[i], NULL, look_on, &looking[i]) == 0);
   }
-  iterate(&w, 20);
+  iterate(&w, is_full_run() ? 20 : 8);
   MUST(hocket_drain(w.engine, -1, message));
   atomic_store(&over, true);
   for (int i = 0; i < HELPERS; i++) {
@@ -179,13 +185,20 @@ static void onlookers(int overlap) {
 
 /* -- Waits ------------------------------------------------------------------------------------- */
 
+/* Parameters whose step takes milliseconds. ThreadSanitizer makes it ten times as long. */
+#ifdef __SANITIZE_THREAD__
+enum { LONG_STEP = 300000 };
+#else
+enum { LONG_STEP = 3000000 };
+#endif
+
 /* During a step of some milliseconds a wait with timeout 0 reports that the step runs, and one
  * with a timeout ends. On a busy machine the step may end before the first wait: then it is
  * repeated. */
 static void waits(int overlap) {
   world w;
   int agains = 0;
-  open_world(&w, 42, 3000000, NULL, overlap, 1);
+  open_world(&w, 42, LONG_STEP, NULL, overlap, 1);
   MUST(hocket_wait_weights(w.engine, -1, NULL, 0, message)); /* nothing is pending */
   MUST(hocket_drain(w.engine, 0, message));
   for (int i = 0; i < 4 || (overlap != HOCKET_OVERLAP_NONE && agains == 0 && i < 100); i++) {
