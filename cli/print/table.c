@@ -40,7 +40,8 @@ static void end_row(hk_table *table) {
 }
 
 /* Values with tabs shift the cells, but no more than the format has: the last takes the rest. */
-static void add_cells(hk_table *table, const char *format, va_list values) {
+static __attribute__((format(printf, 2, 0))) void add_cells(hk_table *table, const char *format,
+                                                            va_list values) {
   char *text = NULL;
   if (table->failed) return;
   table->failed = vasprintf(&text, format, values) < 0;
