@@ -74,7 +74,8 @@ def with_ddp(overlap, folder):
 
 
 def with_the_trainer(overlap, folder):
-    transformers = pytest.importorskip("transformers")
+    # 4.46 leaves it to an own compute_loss to divide by the number of micro-steps.
+    transformers = pytest.importorskip("transformers", minversion="5")
     pytest.importorskip("accelerate")
 
     class Trainer(transformers.Trainer):
