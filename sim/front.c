@@ -53,10 +53,8 @@ hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_s
                    const hk_machine *machine, hk_forecast *found, hk_error *err) {
   const hk_plan *plan = &from->plan;
   hk_ns time = from->feasible ? from->iteration_ns : INT64_MAX;
-  size_t on_host = 0;
+  size_t on_host = plan->n_subgroups - hk_plan_count(plan, HK_ROUTE_RESIDENT);
   memset(found, 0, sizeof *found);
-  for (size_t i = 0; i < plan->n_subgroups; i++)
-    on_host += plan->subgroups[i].route != HK_ROUTE_RESIDENT;
   if (plan->runtime != HK_RUNTIME_HOCKET || plan->overlap != HK_OVERLAP_NONE || on_host == 0 ||
       on_host == plan->n_subgroups)
     return HK_OK;

@@ -58,9 +58,8 @@ size_t hk_policy_keep_resident(hk_plan *plan, double ratio);
  * is not a whole number keeps one subgroup more on the host. Returns how many are resident.
  * Example: of 17 subgroups and ratio 0.8 three are resident; before, four. */
 size_t hk_policy_keep_first(hk_plan *plan, double ratio);
-/* Moves the resident subgroups to the front; the others keep their order. Whether there are both
- * kinds. */
-bool hk_policy_front(hk_plan *plan);
+/* Moves the resident subgroups to the front; the others keep their order. */
+void hk_policy_front(hk_plan *plan);
 
 /* The stride k at which CPU and GPU finish at the same time (docs/stride.md): one round trip to the
  * GPU takes as long as k - 1 CPU updates, contention included: k = 1 + cpu_rate / gpu_rate.

@@ -19,16 +19,11 @@ size_t hk_policy_keep_first(hk_plan *plan, double ratio) {
   return on_gpu;
 }
 
-bool hk_policy_front(hk_plan *plan) {
-  const size_t n = plan->n_subgroups;
-  size_t resident = 0, to = n;
-  for (size_t i = n; i-- > 0;) {
+void hk_policy_front(hk_plan *plan) {
+  size_t to = plan->n_subgroups;
+  for (size_t i = to; i-- > 0;) {
     const hk_route route = plan->subgroups[i].route;
-    if (route == HK_ROUTE_RESIDENT)
-      resident++;
-    else
-      plan->subgroups[--to].route = route;
+    if (route != HK_ROUTE_RESIDENT) plan->subgroups[--to].route = route;
   }
-  for (size_t i = 0; i < resident; i++) plan->subgroups[i].route = HK_ROUTE_RESIDENT;
-  return resident > 0 && resident < n;
+  while (to > 0) plan->subgroups[--to].route = HK_ROUTE_RESIDENT;
 }

@@ -67,12 +67,6 @@ static void change_pace(hk_plan *plan, const hk_machine *m, uint64_t *r) {
   *limit.rate = changed < limit.full && changed > HK_LEAST_PACE ? changed : 0;
 }
 
-static size_t count_resident(const hk_plan *plan) {
-  size_t n = 0;
-  for (size_t i = 0; i < plan->n_subgroups; i++) n += plan->subgroups[i].route == HK_ROUTE_RESIDENT;
-  return n;
-}
-
 static void change(hk_plan *plan, const hk_plan *start, const hk_machine *m, uint64_t *r) {
   const size_t kind = pick(r, 10);
   if (kind < 3)
@@ -96,7 +90,8 @@ static hk_status changed(const hk_plan *from, const hk_plan *start, const hk_mac
   } else {
     for (size_t n = 1 + pick(&state, MOST_CHANGES); n > 0; n--) change(plan, start, m, &state);
   }
-  plan->ratio = 1 - (double)count_resident(plan) / (double)plan->n_subgroups;
+  const size_t resident = hk_plan_count(plan, HK_ROUTE_RESIDENT);
+  plan->ratio = 1 - (double)resident / (double)plan->n_subgroups;
   return HK_OK;
 }
 

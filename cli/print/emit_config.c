@@ -38,9 +38,7 @@ static hk_status simulate(const hk_setup *setup, bool none_fits, hk_emission *e,
   settings.subgroup_numel = row->subgroup_numel;
   const bool part = config->offload && config->ratio < 1;
   if (part) {
-    size_t on_host = 0;
-    for (size_t i = 0; i < row->n_subgroups; i++)
-      on_host += row->subgroups[i].route != HK_ROUTE_RESIDENT;
+    const size_t on_host = row->n_subgroups - hk_plan_count(row, HK_ROUTE_RESIDENT);
     options.ratio = hk_deepspeed_ratio(on_host, row->n_subgroups);
   }
   const hk_candidate candidate = {part              ? &hk_policy_twinflow

@@ -538,9 +538,8 @@ static int digits_of(double ratio) {
 /* Whether hocket's resident subgroups, of which policies keep the last, are the first. With an
  * overlap they always are. */
 static bool is_front(const hk_plan *plan) {
-  size_t resident = 0, i = 0;
-  for (size_t s = 0; s < plan->n_subgroups; s++)
-    resident += plan->subgroups[s].route == HK_ROUTE_RESIDENT;
+  const size_t resident = hk_plan_count(plan, HK_ROUTE_RESIDENT);
+  size_t i = 0;
   while (i < resident && plan->subgroups[i].route == HK_ROUTE_RESIDENT) i++;
   return i == resident && i > 0 && i < plan->n_subgroups && plan->overlap == HK_OVERLAP_NONE &&
          plan->runtime == HK_RUNTIME_HOCKET;
@@ -568,6 +567,12 @@ void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]) {
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     totals[plan->subgroups[i].route] += plan->subgroups[i].numel;
   }
+}
+
+size_t hk_plan_count(const hk_plan *plan, hk_route route) {
+  size_t n = 0;
+  for (size_t s = 0; s < plan->n_subgroups; s++) n += plan->subgroups[s].route == route;
+  return n;
 }
 
 int64_t hk_plan_on_route(const hk_plan *plan, hk_route route) {

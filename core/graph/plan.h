@@ -243,6 +243,8 @@ bool hk_plan_hands_over(const hk_plan *plan);
  * if gradients are handed over. */
 hk_accumulate hk_plan_accumulates(const hk_plan *plan);
 
+/* Subgroups of one rank on a route. */
+size_t hk_plan_count(const hk_plan *plan, hk_route route);
 /* Parameters of one rank on a route, and on each. */
 int64_t hk_plan_on_route(const hk_plan *plan, hk_route route);
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);
