@@ -22,6 +22,10 @@ static hk_status read_part(const char *name, const char *remedy, char **text, hk
   return hk_fail(err, HK_ENVIRONMENT, "%s: %s; %s", path, cause.message, remedy);
 }
 
+hk_status hk_page_check(bool ok, hk_error *err) {
+  return ok ? HK_OK : hk_fail(err, HK_ENVIRONMENT, "out of memory for the page");
+}
+
 /* As JSON inside a <script>: no '<', so that no text of the data ends the element. */
 static void write_data(const char *json, FILE *stream) {
   for (const char *c = json; *c; c++)
@@ -75,8 +79,10 @@ hk_status hk_page_write(const cJSON *data, const char *path, hk_error *err) {
   hk_status status = read_part("page.html", SHARE_REMEDY, &page, err);
   for (int i = 0; i < PARTS && status == HK_OK; i++)
     if (parts[i].file) status = read_part(parts[i].file, parts[i].remedy, &texts[i], err);
-  if (status == HK_OK && !(json = cJSON_PrintUnformatted(data)))
-    status = hk_fail(err, HK_ENVIRONMENT, "out of memory for the page");
+  if (status == HK_OK) {
+    json = cJSON_PrintUnformatted(data);
+    status = hk_page_check(json != NULL, err);
+  }
   if (status == HK_OK) status = write_file(page, texts, json, path, err);
   for (int i = 0; i < PARTS; i++) free(texts[i]);
   cJSON_free(json);

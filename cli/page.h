@@ -21,6 +21,9 @@ void hk_page_timeline(const hk_graph *graph, const hk_timeline *timeline, const 
 /* Adds the rows of a sweep's database that the page shows. */
 hk_status hk_page_sweep(const char *path, cJSON *input, hk_error *err);
 
+/* What `ok` says of the calls that took it: HK_OK, or HK_ENVIRONMENT, no memory. */
+hk_status hk_page_check(bool ok, hk_error *err);
+
 /* Writes the page. HK_ENVIRONMENT: the template or the plotting library is missing. */
 hk_status hk_page_write(const cJSON *data, const char *path, hk_error *err);
 

@@ -15,10 +15,6 @@
 
 #define MOST_OPERATIONS 60000 /* on a page: more would make it larger than 10 MB */
 
-static hk_status check(bool ok, hk_error *err) {
-  return ok ? HK_OK : hk_fail(err, HK_ENVIRONMENT, "out of memory for the page");
-}
-
 /* -- A plan, simulated ------------------------------------------------------------------------- */
 
 typedef struct {
@@ -52,7 +48,7 @@ static hk_status put_forecast(const hk_args *args, const hk_forecast *forecast,
   HK_TRY(put_document(forecast, machine, document, &ok, err));
   hk_page_timeline(&forecast->graph, &forecast->result.timeline, "predicted", plan->most,
                    hk_put_array(input, "timelines", &ok), &ok);
-  return check(ok, err);
+  return hk_page_check(ok, err);
 }
 
 static hk_status read_plan(const hk_args *args, int i, cJSON *input, hk_error *err) {
@@ -83,7 +79,7 @@ static hk_status put_stored(const char *operand, size_t most, cJSON *input, int6
     hk_page_timeline(&loaded.graph, &loaded.timeline, hk_stored_timeline_kind(kept), most, list,
                      &ok);
     *pair = kept->pair;
-    status = check(ok, err);
+    status = hk_page_check(ok, err);
   }
   hk_loaded_timeline_free(&loaded);
   return status;
@@ -139,7 +135,7 @@ static hk_status shorten(const char *path, cJSON *root, cJSON *input, hk_error *
     if (hk_json_number_or(each, "step", 0) < last - 1)
       cJSON_Delete(cJSON_DetachItemViaPointer((cJSON *)(uintptr_t)spans, each));
   }
-  return check(ok, err);
+  return hk_page_check(ok, err);
 }
 
 static hk_status read_document(const hk_args *args, int i, cJSON *input, hk_error *err) {
@@ -158,14 +154,14 @@ static hk_status read_document(const hk_args *args, int i, cJSON *input, hk_erro
     return plan ? read_plan(args, i, input, err) : status;
   }
   hk_put_item(input, "document", root, &ok);
-  return check(ok, err);
+  return hk_page_check(ok, err);
 }
 
 hk_status hk_page_read(const hk_args *args, int i, cJSON *input, hk_error *err) {
   const char *operand = args->operands[i];
   bool ok = true;
   hk_put_string(input, "name", operand, &ok);
-  HK_TRY(check(ok, err));
+  HK_TRY(hk_page_check(ok, err));
   if (hk_stored_timeline_is_id(operand)) return read_stored(args, i, input, err);
   if (hk_store_is_database(operand)) return hk_page_sweep(operand, input, err);
   return read_document(args, i, input, err);

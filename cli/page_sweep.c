@@ -89,6 +89,5 @@ hk_status hk_page_sweep(const char *path, cJSON *input, hk_error *err) {
   }
   if (status == HK_OK) status = put_rows(database.store, sweep, &ok, err);
   hk_sweep_database_close(&database);
-  if (status != HK_OK || ok) return status;
-  return hk_fail(err, HK_ENVIRONMENT, "out of memory for the page");
+  return status == HK_OK ? hk_page_check(ok, err) : status;
 }

@@ -21,7 +21,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
   cJSON *data = hk_emit_begin("hocket.page/1", &ok);
   hk_put_string(data, "version", HK_BUILD, &ok);
   hk_status status = read_all(args, hk_put_array(data, "inputs", &ok), &ok, err);
-  if (status == HK_OK && !ok) status = hk_fail(err, HK_ENVIRONMENT, "out of memory for the page");
+  if (status == HK_OK) status = hk_page_check(ok, err);
   if (status == HK_OK) status = hk_page_write(data, args->output, err);
   cJSON_Delete(data);
   if (status == HK_OK && !args->quiet && !hk_emit_instead(args->output))
