@@ -28,15 +28,6 @@ AIMS = {"fp32": 1.0, "split": 0.95, "bf16": 0.74, "bf16+split": 0.67, "8bit": 0.
         "8bit+split": None}  # of fp32; None: the issue has none
 
 
-def config(size: str) -> Dict[str, Any]:
-    """The model's config.json."""
-    of = workload.SHAPES[size]
-    return {"architectures": ["LlamaForCausalLM"], "hidden_size": of.hidden,
-            "intermediate_size": of.ffn, "num_hidden_layers": of.layers,
-            "num_attention_heads": of.heads, "num_key_value_heads": of.kv_heads,
-            "vocab_size": of.vocabulary, "max_position_embeddings": of.length}
-
-
 class Runs:
     """Plans of all formats, and what their runs gave."""
 
@@ -46,7 +37,7 @@ class Runs:
         self.predicted: Dict[str, Any] = {}
         self.host: Dict[str, int] = {}
         model = folder / "model.json"
-        model.write_text(json.dumps(config(given.size)))
+        model.write_text(json.dumps(workload.config(workload.SHAPES[given.size])))
         for state in AIMS:
             self.predicted[state] = plans.run(
                 ["simulate", "--model", str(model), "--machine", plans.machine(), "--gpus", "1",

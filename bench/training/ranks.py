@@ -245,12 +245,8 @@ def predict(options: argparse.Namespace) -> None:
     import workload
 
     of = workload.shape(options.size, options.layers)
-    config = {"model_type": "llama", "hidden_size": of.hidden, "intermediate_size": of.ffn,
-              "num_hidden_layers": of.layers, "num_attention_heads": of.heads,
-              "num_key_value_heads": of.kv_heads, "vocab_size": of.vocabulary,
-              "tie_word_embeddings": False}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(config, file)
+        json.dump(workload.config(of), file)
         file.flush()
         job = argparse.Namespace(model=file.name, machine=options.machine,
                                  micro_batch=options.micro_batch, node_gpus=options.gpus)

@@ -66,6 +66,14 @@ def build(of: Shape, device: torch.device, checkpointing: bool = True) -> nn.Mod
     return model
 
 
+def config(of: Shape) -> Dict[str, Any]:
+    """The model's config.json."""
+    return {"architectures": ["LlamaForCausalLM"], "hidden_size": of.hidden,
+            "intermediate_size": of.ffn, "num_hidden_layers": of.layers,
+            "num_attention_heads": of.heads, "num_key_value_heads": of.kv_heads,
+            "vocab_size": of.vocabulary, "max_position_embeddings": of.length}
+
+
 def deterministic() -> None:
     """From now on equal runs give equal bits. Operations without a deterministic kernel only warn,
     and then torch leaves the backward passes of fused attention as they are: they are turned off."""
