@@ -5,8 +5,8 @@
     bench/state_evidence.py [--steps 100000] [--elements 1024] [--update-steps 3000]
 
 First: v over many steps with beta2 = 0.999, stored as bf16 after each step, rounded to nearest and
-at random, and in 8 bits, against fp64. The gradients' size is 1 in the first half of the steps and 0.1 in the
-second. Prints the mean over the elements of v / v_fp64 - 1, with its standard error.
+at random, and in 8 bits, against fp64. The gradients' size is 1 in the first half of the steps and
+0.1 in the second. Prints the mean over the elements of v / v_fp64 - 1, with its standard error.
 
 Second: p after AdamW's updates in each format against AdamW in fp64, with the same gradients:
 root mean square of the difference, over that of the change of p since the start."""
