@@ -28,11 +28,20 @@ def train(model, opt):
 
 
 def test_explain_says_what_is_watched():
-    _, opt = trained(steps=14, cpu_threads=2)
-    text = opt.explain()
-    assert "CPU team: 2 of 1 to 2 threads, 2 planned. An update takes " in text
-    assert opt.stats()["adapting"]["iteration_ms"] > 0
-    assert opt.stats()["adapting"]["elements_per_s"] > 0
+    model, opt = trained(steps=14, cpu_threads=2)
+    # On a disturbed machine tries may have begun: then the rate is measured anew, and one thread may
+    # have proved faster than two.
+    for _ in range(500):
+        if opt.stats()["adapting"]["elements_per_s"] > 0:
+            break
+        train(model, opt)
+    found, text = opt.stats()["adapting"], opt.explain()
+    assert found["planned"] == found["most"] == 2
+    assert found["iteration_ms"] > 0
+    assert found["elements_per_s"] > 0
+    said = f"CPU team: {found['threads']} of 1 to 2 threads, 2 planned. An update takes "
+    assert said in text
+    assert " The team updates " in text
     assert "adapting" not in text
 
 
