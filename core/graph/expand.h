@@ -140,6 +140,12 @@ static inline int64_t hk_expand_flops(double flops) {
   return (int64_t)(flops < 0x1p62 ? flops : 0x1p62);
 }
 
+/* Whether FSDP2 (torch.distributed.fsdp.fully_shard) gathers the block's weights and reduces its
+ * gradients. */
+static inline bool hk_expand_sharded(const hk_expansion *x, const hk_block_cost *cost) {
+  return cost->gathered > 0 && x->plan->runtime == HK_RUNTIME_HOCKET;
+}
+
 /* Whether the graph is the engine's part of an iteration with its flush (HK_EXPAND_ENGINE, with an
  * overlap): not if backward is in the graph. */
 static inline bool hk_expands_engine(const hk_plan *plan, unsigned phases) {

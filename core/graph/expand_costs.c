@@ -73,8 +73,10 @@ static void fill_times(const hk_expansion *x, hk_block_cost *cost) {
   cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
   cost->forward_launch = hk_model_launch_ns(model, cost->block, false);
   cost->backward_launch = hk_model_launch_ns(model, cost->block, true);
-  if (x->dp > 1 && cost->backward_launch > 0) cost->backward_launch += cost->forward_launch;
-  if (x->dp > 1) cost->forward_launch *= 2;
+  if (hk_expand_sharded(x, cost)) {
+    if (cost->backward_launch > 0) cost->backward_launch += cost->forward_launch;
+    cost->forward_launch *= 2;
+  }
   if (x->handed && cost->backward_launch > 0) cost->handed = handed_alone(model, cost->block);
 }
 
@@ -107,7 +109,6 @@ void hk_expand_costs(hk_expansion *x) {
         hk_expand_flops(hk_model_forward_flops(model, cost->block, batch, seq, tp));
     cost->backward_flops =
         hk_expand_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
-    fill_times(x, cost);
     cost->stores_scores =
         layer && x->plan->runtime == HK_RUNTIME_DEEPSPEED && model->blocks == NULL;
     cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end) +
@@ -115,6 +116,7 @@ void hk_expand_costs(hk_expansion *x) {
     cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, begin, end);
     if (model->tied && cost->block == last) cost->weights += embedding;
     cost->gathered = x->dp > 1 ? cost->weights : 0;
+    fill_times(x, cost);
     cost->activations = hk_whole_bytes((double)hk_model_activation_bytes(
         model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
     cost->workspace = hk_whole_bytes((double)hk_model_backward_workspace_bytes(

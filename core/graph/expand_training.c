@@ -40,12 +40,6 @@ static void add_scores(const hk_expansion *x, hk_op *op) {
   op->softmax_bytes = hk_whole_bytes(passes * bytes);
 }
 
-/* Whether FSDP2 (torch.distributed.fsdp.fully_shard) gathers the block's weights and reduces its
- * gradients. */
-static bool is_sharded(const hk_expansion *x, const hk_block_cost *cost) {
-  return cost->gathered > 0 && x->plan->runtime == HK_RUNTIME_HOCKET;
-}
-
 /* Forward or backward. If its time was measured, the number of floating-point operations does not
  * matter.
  * Before FSDP2's forward and backward of a block the compute stream copies what was gathered into
@@ -56,7 +50,7 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
   const int64_t flops = backward ? cost->backward_flops : cost->forward_flops;
   const hk_ns measured = backward ? cost->backward_ns : cost->forward_ns;
   const hk_ns launch = backward ? cost->backward_launch : cost->forward_launch;
-  const bool sharded = is_sharded(x, cost), takes_time = measured + launch > 0 || sharded;
+  const bool sharded = hk_expand_sharded(x, cost), takes_time = measured + launch > 0 || sharded;
   hk_op op = block_op(kind, takes_time && flops == 0 ? 1 : flops, cost, micro);
   op.profile = (hk_pass_profile){measured, launch, backward ? cost->handed : 0};
   if (cost->stores_scores) add_scores(x, &op);
@@ -98,7 +92,7 @@ static hk_op launch_op(const hk_expansion *x, const hk_block_cost *cost, int mic
   const bool known = x->phase == HK_PHASE_FORWARD ? cost->forward_ns + cost->forward_launch > 0
                                                   : cost->backward_ns + cost->backward_launch > 0;
   hk_op op = block_op(HK_OP_LAUNCH, known ? 0 : launches, cost, micro);
-  op.hooked = !known && is_sharded(x, cost);
+  op.hooked = !known && hk_expand_sharded(x, cost);
   return op;
 }
 
