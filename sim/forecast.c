@@ -161,8 +161,7 @@ static void advise(hk_forecast *f) {
       add_advice(f, "a larger --tp (GPUs share the weights and activations of a layer)");
     if (n[HK_ROUTE_RESIDENT] > 0) {
       snprintf(text, sizeof text, "a larger offload --ratio (state on each GPU takes %s)",
-               hk_format_bytes(hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]), size,
-                               sizeof size));
+               hk_format_bytes(hk_plan_gpu_state(plan), size, sizeof size));
       add_advice(f, text);
     }
   }

@@ -37,8 +37,7 @@ static hk_status try_at(const hk_plan *from, size_t on_host, hk_ns time, bool ma
   *better = false;
   memset(f, 0, sizeof *f);
   HK_TRY(plan_at(from, on_host, may_wait, machine, &plan, err));
-  const hk_bytes state = hk_state_bytes(plan.optimizer, hk_plan_on_route(&plan, HK_ROUTE_RESIDENT));
-  if (gpu_state != NULL && state > *gpu_state) {
+  if (!hk_plan_keeps_within(&plan, gpu_state)) {
     hk_plan_free(&plan);
     return HK_OK;
   }

@@ -97,8 +97,7 @@ static hk_status run_ahead(const hk_search *s, hk_spec spec, hk_plan *plan, hk_e
 
 /* GPU memory of state that stays there, with its gradients. */
 static hk_bytes resident_bytes(const hk_plan *plan) {
-  const int64_t n = hk_plan_on_route(plan, HK_ROUTE_RESIDENT);
-  return hk_state_bytes(plan->optimizer, n) + HK_BYTES_BF16 * n;
+  return hk_plan_gpu_state(plan) + HK_BYTES_BF16 * hk_plan_on_route(plan, HK_ROUTE_RESIDENT);
 }
 
 /* GPU memory of staging buffers that only clipped steps need. */
@@ -167,10 +166,6 @@ static hk_status forecast_of(const hk_search *s, hk_spec spec, hk_forecast *f, h
   return hk_forecast_make(&plan, s->machine, NULL, f, err);
 }
 
-static hk_bytes state_on_gpu(const hk_plan *plan) {
-  return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
-}
-
 static hk_status closed_form_of(const hk_search *s, hk_spec spec, hk_ns *period, hk_error *err) {
   hk_plan plan;
   HK_TRY(plan_of(s, spec, &plan, err));
@@ -230,7 +225,7 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
     *trial = (hk_trial){.spec = fresh[i], .period = INT64_MAX};
     errors[i].status = forecast_of(s, fresh[i], &f, &errors[i]);
     if (errors[i].status == HK_OK) {
-      trial->gpu_state = state_on_gpu(&f.plan);
+      trial->gpu_state = hk_plan_gpu_state(&f.plan);
       trial->all_ahead = hk_plan_ahead(&f.plan) == hk_plan_on_route(&f.plan, HK_ROUTE_CPU);
       trial->passing = hk_plan_passing_share(&f.plan);
       if (f.feasible && within_limit(s, &f.plan)) trial->period = f.iteration_ns;
@@ -408,7 +403,7 @@ static hk_status search(hk_search *s, const hk_plan_settings *settings,
   const hk_spec spec =
       best != NULL ? best->spec : (hk_spec){start, (int)s->start->n_subgroups - 1, 0, false, 0};
   HK_TRY(forecast_of(s, spec, &result->best, err));
-  result->gpu_state = state_on_gpu(&result->best.plan);
+  result->gpu_state = hk_plan_gpu_state(&result->best.plan);
   result->gpu_limit = s->gpu_limit;
   result->simulations = s->n + 1; /* with that of the limit */
   return hk_overlap_closed_form(&result->best.plan, s->machine, &result->closed_form_ns, err);

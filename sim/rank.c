@@ -368,14 +368,10 @@ static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const 
 
 /* Marks plans that keep more state on a GPU than the user allows as not fitting. */
 static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
-  if (settings->gpu_state == NULL) return;
   for (size_t i = 0; i < ranking->n; i++) {
     hk_forecast *f = &ranking->forecasts[i];
-    int64_t n[HK_ROUTE_COUNT];
-    hk_plan_route_totals(&f->plan, n);
-    const hk_bytes state = hk_state_bytes(f->plan.optimizer, n[HK_ROUTE_RESIDENT]);
-    const hk_bytes over = state - *settings->gpu_state;
-    if (over <= 0) continue;
+    if (hk_plan_keeps_within(&f->plan, settings->gpu_state)) continue;
+    const hk_bytes state = hk_plan_gpu_state(&f->plan), over = state - *settings->gpu_state;
     char there[16], allowed[16];
     f->feasible = false;
     f->gpu_short = hk_max(f->gpu_short, over);

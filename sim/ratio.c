@@ -53,13 +53,6 @@ static hk_status holds(const problem *p, const family *f, double ratio, bool *ye
   return HK_OK;
 }
 
-static bool within_limit(const problem *p, const hk_plan *plan) {
-  int64_t n[HK_ROUTE_COUNT];
-  hk_plan_route_totals(plan, n);
-  return p->settings->gpu_state == NULL ||
-         hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]) <= *p->settings->gpu_state;
-}
-
 /* What a trial found: missing GPU memory, or (negative) what is left; whether host memory is
  * missing. */
 typedef struct {
@@ -78,7 +71,8 @@ static hk_status try_step(const problem *p, const family *f, int step, hk_foreca
   t->gpu_short = forecast->result.memory.peak - forecast->result.memory.capacity;
   status = hk_pace_flush(forecast, p->settings->flush == NULL, p->machine, err);
   t->lacks_host = forecast->host_short > 0;
-  t->fits = status == HK_OK && forecast->feasible && within_limit(p, &forecast->plan);
+  t->fits = status == HK_OK && forecast->feasible &&
+            hk_plan_keeps_within(&forecast->plan, p->settings->gpu_state);
   if (!t->fits) hk_forecast_free(forecast);
   return status;
 }

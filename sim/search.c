@@ -108,9 +108,8 @@ typedef struct {
 /* Simulates a plan; INT64_MAX: it does not fit. After a failure *plan is empty. */
 static hk_status time_of(const hill *h, hk_plan *plan, hk_ns *time, hk_error *err) {
   hk_forecast f;
-  const hk_bytes state = hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
   *time = INT64_MAX;
-  if (h->options->gpu_state != NULL && state > *h->options->gpu_state) return HK_OK;
+  if (!hk_plan_keeps_within(plan, h->options->gpu_state)) return HK_OK;
   HK_TRY(hk_forecast_make(plan, h->machine, NULL, &f, err));
   if (f.feasible) *time = f.iteration_ns;
   *plan = f.plan;

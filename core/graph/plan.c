@@ -581,6 +581,14 @@ int64_t hk_plan_on_route(const hk_plan *plan, hk_route route) {
   return totals[route];
 }
 
+hk_bytes hk_plan_gpu_state(const hk_plan *plan) {
+  return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
+}
+
+bool hk_plan_keeps_within(const hk_plan *plan, const hk_bytes *limit) {
+  return limit == NULL || hk_plan_gpu_state(plan) <= *limit;
+}
+
 bool hk_plan_interleaves(const hk_plan *plan) {
   return plan->stride > 0 || hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0;
 }

@@ -248,6 +248,9 @@ size_t hk_plan_count(const hk_plan *plan, hk_route route);
 /* Parameters of one rank on a route, and on each. */
 int64_t hk_plan_on_route(const hk_plan *plan, hk_route route);
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);
+/* State of one rank that stays on the GPU, and whether it is within `limit` (NULL: none). */
+hk_bytes hk_plan_gpu_state(const hk_plan *plan);
+bool hk_plan_keeps_within(const hk_plan *plan, const hk_bytes *limit);
 
 /* Whether, under DeepSpeed, the step is that of the Deep Optimizer States prototype. It is if a
  * subgroup is staged or the plan has a stride, even one that no subgroup reaches. */
