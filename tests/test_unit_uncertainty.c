@@ -302,6 +302,32 @@ static void errors_that_do_not_cancel_tie(void **state) {
   }
 }
 
+/* Equal rows are never separated, so all would be drawn. Those that are simulate about as many
+ * operations as a few seconds allow: 1e7, reckoned by the first, which has small pieces here. */
+static void work_is_bounded(void **state) {
+  (void)state;
+  enum { ROWS = 200 };
+  hk_error err = {0};
+  const hk_machine m = cpu_bound(0.02);
+  hk_plan fine = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &ALONE,
+                         HK_FLUSH_ASYNC);
+  hk_forecast rows[ROWS];
+  hk_uncertainty u;
+  fine.piece_numel = 20;
+  must(hk_forecast_make(&fine, &m, NULL, &rows[0], &err), &err);
+  rows[1] = forecast_of(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, &m);
+  for (int i = 2; i < ROWS; i++) rows[i] = rows[1];
+  const double work = HK_DRAWS * (double)rows[0].graph.n_ops;
+  assert_true(10 * work < 1e7 && (ROWS / 2) * work > 1e7);
+  must(hk_uncertainty_make(rows, ROWS, &m, &u, &err), &err);
+  assert_true((double)u.n * work <= 1e7 && (double)(u.n + 1) * work > 1e7);
+  hk_uncertainty_free(&u);
+  must(hk_uncertainty_make(rows + 1, ROWS - 1, &m, &u, &err), &err);
+  assert_int_equal(u.n, ROWS - 1);
+  hk_uncertainty_free(&u);
+  for (int i = 0; i < 2; i++) hk_forecast_free(&rows[i]);
+}
+
 static void threads_do_not_change_it(void **state) {
   (void)state;
   hk_error err = {0};
@@ -347,6 +373,7 @@ int main(void) {
       cmocka_unit_test(without_stated_errors_nothing_is_known),
       cmocka_unit_test(common_errors_cancel),
       cmocka_unit_test(errors_that_do_not_cancel_tie),
+      cmocka_unit_test(work_is_bounded),
       cmocka_unit_test(threads_do_not_change_it),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
