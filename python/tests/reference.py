@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 import os
 import pathlib
@@ -33,8 +34,10 @@ class Step(ctypes.Structure):
 
 @functools.lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
-    built = os.environ.get("HOCKET_TEST_REFERENCE")  # where there is no compiler
-    return _declared(ctypes.CDLL(built or _build()))
+    """Built once for this process and those that it starts; before, where there is no compiler."""
+    if "HOCKET_TEST_REFERENCE" not in os.environ:
+        os.environ["HOCKET_TEST_REFERENCE"] = _build()
+    return _declared(ctypes.CDLL(os.environ["HOCKET_TEST_REFERENCE"]))
 
 
 def _build() -> str:
@@ -118,11 +121,13 @@ class ReferenceAdamW:
     @torch.no_grad()
     def step(self) -> None:
         pairs = [(g, p) for g in self.param_groups for p in g["params"] if p.grad is not None]
-        self.grad_norm = self._norm([p.grad for _, p in pairs]) * self.factor
-        blocks = [[p for _, p in pairs]] if self.blocks is None else self.blocks
+        whole = [p for _, p in pairs]
+        self.grad_norm = self._norm([p.grad for p in whole]) * self.factor
         self.coefficients = []
-        for block in blocks:
-            norm = self._norm([p.grad for p in block if p.grad is not None]) * self.factor
+        for block in [whole] if self.blocks is None else self.blocks:
+            norm = self.grad_norm
+            if self.blocks is not None:
+                norm = self._norm([p.grad for p in block if p.grad is not None]) * self.factor
             clip = min(1.0, self.max_norm / (norm + 1e-6)) if self.max_norm else 1.0
             self.coefficients.append(self.factor * clip)
             members = {id(p) for p in block}
@@ -133,8 +138,8 @@ class ReferenceAdamW:
 
     @staticmethod
     def _norm(grads: List[Tensor]) -> float:
-        squares = (float(x) for g in grads for x in g.double().flatten().square().tolist())
-        return math.sqrt(math.fsum(squares))
+        squares = (g.double().flatten().square().tolist() for g in grads)
+        return math.sqrt(math.fsum(itertools.chain.from_iterable(squares)))
 
     def _update(self, group: Dict, p: Tensor, coefficient: float) -> None:
         state = self.state.setdefault(p, {})
