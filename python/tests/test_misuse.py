@@ -5,8 +5,6 @@ import re
 import copy
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 
@@ -597,9 +595,8 @@ def test_reports_and_state_are_read_by_other_threads_while_one_trains():
     assert opt.checksum() == expected.checksum()
 
 
-def test_ctrl_c_interrupts_training(tmp_path):
-    program = f"""
-import sys; sys.path[:0] = {sys.path!r}
+def test_ctrl_c_interrupts_training(forked):
+    program = """
 import signal, torch, hocket
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" ignores it
 model = torch.nn.Sequential(torch.nn.Linear(400, 1600), torch.nn.Linear(1600, 400))
@@ -613,12 +610,11 @@ except KeyboardInterrupt:
     opt.synchronize()
     print("interrupted", flush=True)
 """
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    process = forked.start("-c", program)
     for _ in range(5):
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert "interrupted" in out and process.returncode == 0
+    assert "interrupted" in process.output(timeout=60) and process.returncode == 0
 
 
 def test_a_deleted_optimizer_leaves_a_usable_model():

@@ -208,10 +208,9 @@ def test_a_full_disk_leaves_the_old_pair(tmp_path):
     assert opt.checksum() == before
 
 
-def test_without_memory_for_the_copy_training_goes_on(tmp_path):
+def test_without_memory_for_the_copy_training_goes_on(forked, tmp_path):
     """In a process of its own: free memory that others have left could hold the copy."""
     program = f"""
-import sys; sys.path[:0] = {sys.path!r}
 import resource, torch, hocket
 model = torch.nn.Linear(2000, 2000)
 opt = hocket.AdamW(model.parameters(), cpu_threads=1)
@@ -234,9 +233,9 @@ print(opt.last_step.step)
 opt.save({str(tmp_path / "state")!r}, wait=False)
 opt.finish_save()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    said, steps = done.stdout.splitlines()
+    process = forked.start("-c", program)
+    said, steps = process.output().splitlines()
+    assert process.returncode == 0
     assert said.startswith("3 out of memory") and "a copy of the state" in said
     assert steps == "2" and (tmp_path / "state").exists()
 

@@ -3,11 +3,8 @@
 checkpoints."""
 
 import inspect
-import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -21,36 +18,22 @@ MADE_BY_TRAINER = (
 )
 
 
-def example(root, name, *arguments):
+def example(forked, root, name, *arguments):
     """The output of an example that reads a text."""
-    return run_example(root, name, "--text", root / "README.md", *arguments)
+    return run_example(forked, root, name, "--text", root / "README.md", *arguments)
 
 
-def run_example(root, name, *arguments):
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(root / "examples" / name),
-            *map(str, arguments),
-        ],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+def run_example(forked, root, name, *arguments):
+    process = forked.start(root / "examples" / name, *arguments, CUDA_VISIBLE_DEVICES="")
+    text = process.output()
+    assert process.returncode == 0, text[-3000:]
+    return text
 
 
 @pytest.mark.parametrize("overlap", [pytest.param("none", marks=pytest.mark.full), "both"])
-def test_the_plain_loop_learns(root, tmp_path, overlap):
+def test_the_plain_loop_learns(forked, root, tmp_path, overlap):
     out = example(
+        forked,
         root,
         "train_plain.py",
         "--steps",
@@ -89,8 +72,8 @@ def checkpoints_can_be_loaded():
 SIZE = ["--random", "--length", 16, "--width", 128, "--layers", 2, "--batch", 1]
 
 
-def finetune(root, out, *arguments):
-    text = example(root, "finetune_trainer.py", *SIZE, "--out", out, *arguments)
+def finetune(forked, root, out, *arguments):
+    text = example(forked, root, "finetune_trainer.py", *SIZE, "--out", out, *arguments)
     return re.search(r"checksum (\w+)", text).group(1), re.findall(r"'loss': '?([\d.]+)", text)
 
 
@@ -102,7 +85,7 @@ def finetune(root, out, *arguments):
 )
 @pytest.mark.full
 @pytest.mark.parametrize("clip,workers,accumulate", [(1.0, 0, 1), (0, 4, 2)])
-def test_the_trainer_resumes_bit_for_bit(root, tmp_path, clip, workers, accumulate):
+def test_the_trainer_resumes_bit_for_bit(forked, root, tmp_path, clip, workers, accumulate):
     options = [
         "--steps",
         6,
@@ -115,15 +98,15 @@ def test_the_trainer_resumes_bit_for_bit(root, tmp_path, clip, workers, accumula
         "--accumulate",
         accumulate,
     ]
-    whole, losses = finetune(root, tmp_path / "whole", *options)
+    whole, losses = finetune(forked, root, tmp_path / "whole", *options)
     assert len(losses) == 6
     saved = tmp_path / "whole" / "checkpoint-3"
     assert (saved / "hocket.state").exists() and (saved / "optimizer.pt").stat().st_size < 20000
     (tmp_path / "resumed").mkdir()
     shutil.copytree(saved, tmp_path / "resumed" / "checkpoint-3")
-    resumed, rest = finetune(root, tmp_path / "resumed", *options, "--resume")
+    resumed, rest = finetune(forked, root, tmp_path / "resumed", *options, "--resume")
     assert rest == losses[3:] and resumed == whole
-    inside, same = finetune(root, tmp_path / "inside", *options, "--overlap", "none")
+    inside, same = finetune(forked, root, tmp_path / "inside", *options, "--overlap", "none")
     assert same == losses and inside == whole
 
 

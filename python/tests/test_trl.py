@@ -85,9 +85,9 @@ def test_generation_between_steps_reads_the_new_weights(tmp_path):
     assert learned(tmp_path / "none", "none") == learned(tmp_path / "both", "both")
 
 
-def test_the_example_releases_memory_between_steps_and_changes_no_bit(root, tmp_path):
-    options = ["grpo_release.py", "--random", "--steps", 3, "--out", tmp_path]
-    released, kept = run_example(root, *options), run_example(root, *options, "--keep")
+def test_the_example_releases_memory_between_steps_and_changes_no_bit(forked, root, tmp_path):
+    options = [forked, root, "grpo_release.py", "--random", "--steps", 3, "--out", tmp_path]
+    released, kept = run_example(*options), run_example(*options, "--keep")
     given = re.search(r"given back after each step: (\d+) (\d+) (\d+)$", released, re.M).groups()
     assert len(set(given)) == 1 and "held now: 0 bytes" in released
     assert f"held now: {given[0]} bytes" in kept
