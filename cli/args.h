@@ -43,6 +43,11 @@
   X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS, "GPUs used on each node (default: all)")   \
   X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, HK_MOST_NODES, "nodes (default 1)")                   \
   X(TP, "tp", 0, WHOLE, tp, "N", 1, HK_MOST_GPUS, "tensor-parallel degree (default 1)")            \
+  X(PP, "pp", 0, WHOLE, pp, "N", 1, HK_MODEL_MOST_STAGES, "pipeline stages, 1F1B (default 1)")     \
+  X(PP_CHUNKS, "pp-chunks", 0, WHOLE, pp_chunks, "N", 1, HK_MODEL_MOST_STAGES,                     \
+    "interleaved chunks of layers that a stage has (default 1)")                                   \
+  X(SEQUENCE_PARALLEL, "sequence-parallel", 0, FLAG, sequence_parallel, NULL, 0, 0,                \
+    "divide what --tp leaves whole by tokens")                                                     \
   X(MICRO_BATCH, "micro-batch", 0, WHOLE, micro_batch, "N", 1, 65536,                              \
     "sequences per rank and micro-step (default 1)")                                               \
   X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, HK_MOST_GRAD_ACCUM,                    \
@@ -225,7 +230,8 @@ typedef struct {
   const char *from;                             /* NULL: not given */
   int64_t params, layers, hidden, heads, vocab; /* 0: not given */
   int64_t gpus, seq;                            /* 0: not given */
-  int64_t nodes, tp, micro_batch, grad_accum, subgroup;
+  int64_t nodes, tp, pp, pp_chunks, micro_batch, grad_accum, subgroup;
+  bool sequence_parallel;
   int64_t loss_chunks;                  /* 0: not given */
   int64_t stride, buffers, cpu_threads; /* 0: not given */
   double ratio;                         /* negative: not given */

@@ -59,7 +59,10 @@ hk_job hk_setup_job(const hk_args *args, const hk_model *model, int gpus) {
                   .grad_accum = (int)args->grad_accum,
                   .seq = hk_setup_seq(args, model),
                   .checkpoint_activations = args->checkpoint == 0,
-                  .loss_chunks = (int)args->loss_chunks};
+                  .loss_chunks = (int)args->loss_chunks,
+                  .pp = (int)args->pp,
+                  .chunks = (int)args->pp_chunks,
+                  .sequence_parallel = args->sequence_parallel};
 }
 
 /* The first of the options that describe a model of --params. */
@@ -91,7 +94,7 @@ hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err) {
       "--layers L --hidden H");
 }
 
-hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
+static hk_status freeze(const hk_args *args, hk_model *model, hk_error *err) {
   const bool share = args->given & HK_OPTION(TRAINABLE), lora = args->given & HK_OPTION(LORA);
   const hk_frozen_spec spec = {
       .share = share ? args->trainable : 0,
@@ -104,6 +107,11 @@ hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
   if (share || lora) return hk_model_freeze(model, &spec, err);
   if (!(args->given & HK_OPTION(FROZEN_BYTES))) return HK_OK;
   return hk_fail(err, HK_INPUT, "--frozen-bytes needs --lora RANK or --trainable X");
+}
+
+hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
+  HK_TRY(freeze(args, model, err));
+  return hk_model_stage(model, (int)args->pp, err);
 }
 
 hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err) {

@@ -268,6 +268,12 @@ hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err) {
                    "'hocket simulate', measure DeepSpeed itself with bench/peers, or plan with "
                    "--runtime hocket",
                    hk_runtime_name(plan->runtime));
+  if (hk_job_pp(&plan->job) > 1 || plan->job.sequence_parallel)
+    return hk_fail(err, HK_INPUT,
+                   "the plan has %d pipeline stages%s, which are predicted only: the engine trains "
+                   "without them",
+                   hk_job_pp(&plan->job),
+                   plan->job.sequence_parallel ? " and sequence parallelism" : "");
   HK_TRY(hk_plan_check(plan, err));
   if (!hk_optimizer_info_of(plan->optimizer)->engine)
     return hk_fail(err, HK_INPUT,

@@ -18,7 +18,8 @@ hk_graph hk_programme_node(const hk_plan *plan) {
                     .multiplicity = job->gpus,
                     .nodes = job->nodes,
                     .world = job->gpus * job->nodes,
-                    .tp = job->tp};
+                    .tp = job->tp,
+                    .pp = hk_job_pp(job)};
 }
 
 /* CPU kernels: the better of the two AdamWs. Few threads are the most efficient (n0 / rate core

@@ -75,6 +75,11 @@ double hk_resource_capacity(const hk_machine *m, hk_resource resource, bool mixe
 }
 
 static void use(hk_demand *d, hk_resource resource, double per_unit) {
+  for (int u = 0; u < d->n_uses; u++) {
+    if (d->uses[u].resource != resource) continue;
+    d->uses[u].per_unit += per_unit;
+    return;
+  }
   d->uses[d->n_uses].resource = resource;
   d->uses[d->n_uses].per_unit = per_unit;
   d->n_uses++;
@@ -292,6 +297,19 @@ static hk_demand collective(const hk_graph *graph, const hk_machine *m, int size
   return d;
 }
 
+/* From one pipeline stage to the next. Stages are the outermost groups of ranks (Megatron-LM), so
+ * with several nodes a neighbour is on another one. */
+static hk_demand stage_send(const hk_graph *graph, const hk_machine *m) {
+  const bool crosses = graph->nodes > 1;
+  hk_demand d = at_rate((hk_ns)(crosses ? m->net_latency.value : m->nvlink_latency.value),
+                        crosses ? fmin(m->nvlink.value, m->net.value) : m->nvlink.value);
+  if (crosses)
+    use(&d, HK_RES_NETWORK, 1);
+  else
+    use(&d, HK_RES_NVLINK, 1);
+  return d;
+}
+
 double hk_update_most(const hk_machine *m, hk_optimizer optimizer, double threads) {
   const double thread = hk_optimizer_info_of(optimizer)->thread;
   const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, 1);
@@ -361,7 +379,8 @@ static int with_hooks(const hk_op *op, const hk_machine *m) {
 }
 
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
-  const int dp = graph->world / graph->tp, gpus = graph->ranks * graph->multiplicity;
+  const int dp = graph->world / (graph->tp * (graph->pp > 1 ? graph->pp : 1)),
+            gpus = graph->ranks * graph->multiplicity;
   switch (op->kind) {
     case HK_OP_LAUNCH:
       return only_latency(m->layer_launch.value * (double)(op->work + with_hooks(op, m)));
@@ -373,9 +392,11 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return only_latency(m->cache_release.value);
     case HK_OP_ALL_GATHER:
     case HK_OP_REDUCE_SCATTER:
-      return collective(graph, m, dp, gpus / graph->tp, 1);
+      return collective(graph, m, dp, (int)hk_min(dp, gpus / graph->tp), 1);
     case HK_OP_TP_ALL_REDUCE:
       return collective(graph, m, graph->tp, graph->tp, 2);
+    case HK_OP_STAGE_SEND:
+      return stage_send(graph, m);
     case HK_OP_FORWARD:
       return pass(op, m, m->gpu_efficiency.value);
     case HK_OP_BACKWARD:

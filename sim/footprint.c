@@ -2,6 +2,7 @@
 /* The memory of each way, from the task graphs of three policies on one rank and on N. */
 #include "sim/footprint.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/graph/graph.h"
@@ -36,12 +37,13 @@ bool hk_way_is_divided(hk_way way) {
 
 hk_activations hk_activations_of(const hk_model *model, const hk_job *job) {
   hk_activations sum = {0};
-  const bool checkpoint = job->checkpoint_activations;
+  const double in_flight = hk_job_in_flight(job);
   for (int block = HK_BLOCK_EMBED; block <= (int)model->layers; block++) {
+    const hk_bytes once = hk_job_activation_bytes(job, model, block);
+    const bool layer = block < (int)model->layers;
     const hk_bytes saved =
-        hk_model_activation_bytes(model, block, job->micro_batch, job->seq, job->tp, checkpoint);
-    const hk_bytes workspace = hk_model_backward_workspace_bytes(model, block, job->micro_batch,
-                                                                 job->seq, job->tp, checkpoint);
+        layer && in_flight > 1 ? (hk_bytes)fmin(in_flight * (double)once, 0x1p60) : once;
+    const hk_bytes workspace = hk_job_workspace_bytes(job, model, block);
     if (__builtin_add_overflow(sum.saved, saved, &sum.saved)) sum.saved = INT64_MAX;
     sum.workspace = hk_max(sum.workspace, workspace);
   }
@@ -140,22 +142,23 @@ static hk_status one_plan(const hk_training *t, int ranks, const hk_policy *poli
   hk_plan plan = {0};
   hk_graph graph = {0};
   spread.gpus = tp;
-  spread.nodes = ranks;
+  spread.nodes = ranks * hk_job_pp(t->job);
   HK_TRY(plan_of(t, &spread, policy, &plan, err));
   hk_status status = hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, err);
   if (status == HK_OK) {
-    const int64_t n = hk_model_rank_parameters(model, tp, ranks);
+    const int share = hk_job_keeps_weights(t->job) ? 1 : ranks; /* of weights */
+    const int64_t n = hk_model_rank_parameters(model, tp, share);
     *out = (hk_footprint){
         .ranks = ranks,
         .gpu = peak_of(&graph, most_waiting(&plan)),
         .gpu_least = peak_of(&graph, WAITING_NONE),
-        .weights = hk_model_weight_bytes(model, tp, ranks, 0, n) +
-                   hk_model_all_frozen_bytes(model, tp, ranks),
+        .weights = hk_model_weight_bytes(model, tp, share, 0, n) +
+                   hk_model_all_frozen_bytes(model, tp, share),
         .host = graph.host_base * ranks,
     };
     if (policy == &hk_policy_gpu_only) {
-      out->optimizer = graph.gpu_base - out->weights;
-      out->gradients = hk_model_grad_bytes(model, tp, ranks, 0, n);
+      out->optimizer = hk_state_bytes(t->optimizer, hk_plan_on_route(&plan, HK_ROUTE_RESIDENT));
+      out->gradients = hk_model_grad_bytes(model, tp, share, 0, n);
     }
     out->rest = out->gpu - out->weights - out->gradients - out->optimizer;
   }
@@ -209,6 +212,12 @@ hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimiz
     if (policy == &hk_policy_zero_offload && hk_optimizer_info_of(optimizer)->orthogonal) continue;
     HK_TRY(one_plan(&training, 1, policy, &ways[plans[i].alone], err));
     HK_TRY(one_plan(&training, hk_job_dp(job), policy, &ways[plans[i].divided], err));
+  }
+  if (hk_job_keeps_weights(job)) {
+    /* Data-parallel ranks of a pipeline divide the state alone. */
+    ways[HK_WAY_ZERO1] = ways[HK_WAY_ZERO3];
+    for (int way = HK_WAY_ZERO2; way < HK_WAY_COUNT; way++) ways[way] = (hk_footprint){0};
+    return HK_OK;
   }
   divide(model, job, &ways[HK_WAY_GPU], &ways[HK_WAY_ZERO3], ways);
   return HK_OK;

@@ -262,6 +262,12 @@ option flush "async\|sync" asynchronous
 expect 2 "tp 3 does not divide" plan --model llama-2-7b --machine h200-16c --gpus 4 --tp 3
 expect 2 "tp 8 does not divide the 12 attention heads of gpt2" \
   plan --model gpt2 --machine h200-16c --gpus 8 --tp 8
+expect 2 "tp 4 x pp 4 does not divide the 8 GPUs" \
+  plan --model llama-2-7b --machine h200-16c --gpus 8 --tp 4 --pp 4
+expect 2 "flan-t5-xl is not cut into stages, because it has an encoder and a decoder" \
+  estimate --model flan-t5-xl --pp 2
+expect 2 "sequence parallelism divides what tp leaves whole" estimate --model gpt2 --sequence-parallel
+expect 2 "leave out --pp" plan --model llama-2-7b --machine dgx-a100-8x80gb --pp 8 --largest model
 expect 2 "seq 1025 is longer than the 1024 positions that gpt2" plan $settings --seq 1025
 for policy in interleave zero-offload; do
   expect 2 "a subgroup size of 1 divides .*: choose a size of at least 6427" \

@@ -62,7 +62,8 @@ static void default_pieces(void **state) {
     hk_error err = {0};
     hk_model model = {0};
     hk_plan plan;
-    const hk_job job = {cases[i].gpus, 1, 1, 1, 1, 1024, true, 1};
+    const hk_job job = {
+        .gpus = cases[i].gpus, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 1024};
     must(hk_model_load(cases[i].model, &model, &err), &err);
     must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, cases[i].subgroup,
                         &plan, &err),

@@ -18,7 +18,7 @@ set(SCRIPTS golden_bad_input golden_certificate golden_cli_help golden_completio
             golden_set golden_sweep golden_timeline golden_trace_store)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
 # unit_hardening checks flags that only the release build has.
-set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed golden_parts
+set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed golden_megatron golden_parts
                   golden_published golden_ranking property_monotone unit_fit unit_hardening
                   unit_import_deepspeed unit_overlap_search unit_profile_fit unit_profile_nodes
                   unit_ratio unit_replay_inputs unit_search)

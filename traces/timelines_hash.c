@@ -51,6 +51,7 @@ void hk_graph_hash(const hk_graph *graph, char hex[17]) {
   ADD_NUMBERS(&hash, graph->ranks, graph->multiplicity, graph->world, graph->nodes, graph->tp,
               graph->cores_unbound, graph->layers, graph->gpu_base, graph->host_base,
               graph->device.outside);
+  if (graph->pp > 1) ADD_NUMBERS(&hash, graph->pp);
   add_numbers(&hash, graph->device.at_peak, HK_PHASE_COUNT);
   add_numbers(&hash, graph->device.emptied, HK_PHASE_COUNT);
   ADD_NUMBERS(&hash, (int64_t)graph->n_lanes);

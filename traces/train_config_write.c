@@ -60,6 +60,9 @@ int hk_train_config_lost(hk_framework framework, const hk_plan *plan, char lost[
          hk_optimizer_info_of(plan->optimizer)->name);
   if (plan->job.grad_accum > 1 && hk_plan_accumulates(plan) != HK_ACCUMULATE_GPU)
     LOSE("gradients of micro-steps that are summed in host memory (runtime hocket)");
+  if (hk_job_pp(&plan->job) > 1 || plan->job.sequence_parallel)
+    LOSE("%d pipeline stages%s", hk_job_pp(&plan->job),
+         plan->job.sequence_parallel ? ", sequence parallelism" : "");
   if (plan->job.loss_chunks > 1) LOSE("a loss in %d slices", plan->job.loss_chunks);
   if (plan->overlap != HK_OVERLAP_NONE)
     LOSE("an update that overlaps with %s",

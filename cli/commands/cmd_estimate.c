@@ -55,7 +55,7 @@ static void print_answer(const estimate *e) {
 }
 
 static void print_heading(const estimate *e) {
-  char count[32], other[32], frozen[64] = "", sums[48] = "";
+  char count[32], other[32], frozen[64] = "", sums[48] = "", pipeline[96];
   const hk_job *job = &e->job;
   if (e->model.frozen_parameters > 0)
     snprintf(frozen, sizeof frozen, " trained, %s frozen",
@@ -65,12 +65,13 @@ static void print_heading(const estimate *e) {
              e->accumulate == HK_ACCUMULATE_GPU ? "GPU" : "host");
   hk_print_text(
       0, 0,
-      "%s: %s parameters%s, %s; micro-batch %d, seq %d, activations %s, grad-accum %d%s, tp %d, "
+      "%s: %s parameters%s, %s; micro-batch %d, seq %d, activations %s, grad-accum %d%s, tp %d%s, "
       "%d data-parallel rank%s",
       e->model.name, hk_format_count(e->model.parameters, count, sizeof count), frozen,
       hk_optimizer_names[e->optimizer], job->micro_batch, job->seq,
       job->checkpoint_activations ? "checkpointed" : "kept", job->grad_accum, sums, job->tp,
-      hk_job_dp(job), hk_job_dp(job) == 1 ? "" : "s");
+      hk_tell_pipeline(job, pipeline, sizeof pipeline), hk_job_dp(job),
+      hk_job_dp(job) == 1 ? "" : "s");
   const hk_activations a = hk_activations_of(&e->model, job);
   hk_print_text(0, 0,
                 "activations of a rank: %.1f GiB saved by forward, up to %.1f GiB of temporary "
@@ -158,6 +159,7 @@ static hk_status print_json(const estimate *e, hk_error *err) {
                 &ok);
   cJSON *job = hk_put_object(root, "job", &ok);
   hk_put_number(job, "tp", e->job.tp, &ok);
+  hk_put_pipeline(&e->job, job, &ok);
   hk_put_number(job, "dp", hk_job_dp(&e->job), &ok);
   hk_put_number(job, "micro_batch", e->job.micro_batch, &ok);
   hk_put_number(job, "grad_accum", e->job.grad_accum, &ok);

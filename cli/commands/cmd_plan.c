@@ -259,6 +259,7 @@ static void put_job(const hk_job *job, cJSON *root, bool *ok) {
   hk_put_number(object, "gpus", job->gpus, ok);
   hk_put_number(object, "nodes", job->nodes, ok);
   hk_put_number(object, "tp", job->tp, ok);
+  hk_put_pipeline(job, object, ok);
   hk_put_number(object, "dp", hk_job_dp(job), ok);
   hk_put_number(object, "micro_batch", job->micro_batch, ok);
   hk_put_number(object, "grad_accum", job->grad_accum, ok);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/print/emit.h"
 #include "cli/print/explain.h"
 #include "cli/print/report_state.h"
 #include "cli/print/report_uncertainty.h"
@@ -55,8 +56,22 @@ double hk_report_utilization(const hk_forecast *forecast, const hk_machine *mach
 
 /* -- Lines ----------------------------------------------------------------------------------- */
 
+const char *hk_tell_pipeline(const hk_job *job, char *buffer, size_t size) {
+  char chunks[32] = "", stages[64] = "";
+  if (hk_job_chunks(job) > 1) snprintf(chunks, sizeof chunks, " in %d chunks", job->chunks);
+  if (hk_job_pp(job) > 1) snprintf(stages, sizeof stages, ", pp %d%s", job->pp, chunks);
+  snprintf(buffer, size, "%s%s", job->sequence_parallel ? " and sequences" : "", stages);
+  return buffer;
+}
+
+void hk_put_pipeline(const hk_job *job, cJSON *object, bool *ok) {
+  if (hk_job_pp(job) > 1) hk_put_number(object, "pp", job->pp, ok);
+  if (hk_job_chunks(job) > 1) hk_put_number(object, "pp_chunks", job->chunks, ok);
+  if (job->sequence_parallel) hk_put_bool(object, "sequence_parallel", true, ok);
+}
+
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job) {
-  char count[32], used[32], nodes[32] = "", loss[40] = "", part[64] = "";
+  char count[32], used[32], nodes[32] = "", loss[40] = "", part[64] = "", pipeline[96];
   if (job->nodes > 1) snprintf(nodes, sizeof nodes, "%d nodes of ", job->nodes);
   if (model->frozen_parameters > 0)
     snprintf(part, sizeof part, " trained, %s frozen",
@@ -66,12 +81,13 @@ void hk_report_heading(const hk_model *model, const hk_machine *machine, const h
              hk_format_count(model->active, used, sizeof used));
   if (job->loss_chunks > 1) snprintf(loss, sizeof loss, ", loss in %d slices", job->loss_chunks);
   hk_print_text(0, 0,
-                "%s (%s parameters%s) on %s: %s%d GPU%s, tp %d, dp %d, micro-batch %d, grad-accum "
-                "%d, seq %d, activations %s%s",
+                "%s (%s parameters%s) on %s: %s%d GPU%s, tp %d%s, dp %d, micro-batch %d, "
+                "grad-accum %d, seq %d, activations %s%s",
                 model->name, hk_format_count(model->parameters, count, 32), part, machine->name,
-                nodes, job->gpus, job->gpus == 1 ? "" : "s", job->tp, hk_job_dp(job),
-                job->micro_batch, job->grad_accum, job->seq,
-                job->checkpoint_activations ? "checkpointed" : "kept", loss);
+                nodes, job->gpus, job->gpus == 1 ? "" : "s", job->tp,
+                hk_tell_pipeline(job, pipeline, sizeof pipeline), hk_job_dp(job), job->micro_batch,
+                job->grad_accum, job->seq, job->checkpoint_activations ? "checkpointed" : "kept",
+                loss);
   hk_explain_changes_text(machine);
 }
 

@@ -21,6 +21,11 @@ hk_status hk_report_warnings_json(const hk_plan *plan, const hk_machine *machine
  * without warnings and notes. */
 hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine,
                          const hk_uncertainty *uncertainty, bool quiet, hk_error *err);
+/* ", pp 8 in 3 chunks", " and sequences": what follows the tensor-parallel degree. Returns
+ * `buffer`, of 96 bytes or more. */
+const char *hk_tell_pipeline(const hk_job *job, char *buffer, size_t size);
+/* Keys "pp", "pp_chunks", "sequence_parallel", where they are set. */
+void hk_put_pipeline(const hk_job *job, cJSON *object, bool *ok);
 /* "MODEL (N parameters) on MACHINE: 4 GPUs, ..." */
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job);
 /* "lower bound of the update: 812.4 ms, DRAM-bound (linear programme + dual certificate)"; with an

@@ -146,6 +146,7 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
   graph->world = job->gpus * job->nodes;
   graph->nodes = job->nodes;
   graph->tp = job->tp;
+  graph->pp = hk_job_pp(job);
   graph->cores_unbound = !plan->cores_bound;
   graph->weights_pulled = pulls_weights(plan);
   graph->optimizer = plan->optimizer;
@@ -158,6 +159,7 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
                     .graph = graph,
                     .err = err,
                     .dp = hk_job_dp(job),
+                    .keeps_weights = hk_job_keeps_weights(job) && hk_job_dp(job) > 1,
                     .handed = hk_plan_hands_over(plan) && (what.phases & HK_EXPAND_TRAINING) != 0,
                     .both_steps = hk_expands_engine(plan, what.phases),
                     .accumulate = hk_plan_accumulates(plan),

@@ -16,7 +16,9 @@ typedef struct {
                     except in the head */
   /* DeepSpeed: gathered weights on the GPU after the block's forward, and after its backward */
   hk_bytes live_forward, live_backward;
-  hk_bytes tp_forward, tp_backward; /* sent in tensor-parallel all-reduces */
+  hk_bytes tp_forward, tp_backward;       /* sent in tensor-parallel all-reduces */
+  hk_bytes whole_forward, whole_backward; /* read and written by what tensor parallelism repeats on
+                                             every rank */
   /* Parameters of this rank's share, by what happens to their gradients. */
   int64_t host_grads;                       /* copied to the host: route cpu */
   int64_t gpu_grads;                        /* kept on the GPU: all other routes */
@@ -56,6 +58,8 @@ typedef struct {
   hk_graph *graph;
   hk_error *err;
   int dp;
+  bool keeps_weights;    /* hk_job_keeps_weights, with data parallelism */
+  hk_bytes stage_sent;   /* to another stage, in each pass of a micro-step; 0 without a pipeline */
   bool both_steps;       /* the engine's graph: of steps that are kept and of steps that are held */
   bool handed;           /* a framework hands gradients over as it makes them */
   hk_block_cost *blocks; /* layers + 2, in forward order */

@@ -80,6 +80,39 @@ static void fill_times(const hk_expansion *x, hk_block_cost *cost) {
   if (x->handed && cost->backward_launch > 0) cost->handed = handed_alone(model, cost->block);
 }
 
+/* What every tensor-parallel rank does for all tokens takes the same time, while products take 1/tp
+ * of it: two norms (each reads and writes 2 h bytes a token; backward reads two and writes one) and
+ * two residual sums (read two, write one; alike in backward). The efficiency of products includes
+ * them without tensor parallelism, so only the rest is counted. Sequence parallelism divides them.
+ */
+static void repeat_whole(const hk_expansion *x, hk_block_cost *cost) {
+  const hk_job *job = &x->plan->job;
+  if (job->tp == 1 || job->sequence_parallel) return;
+  const double width = 2.0 * job->micro_batch * job->seq * (double)x->plan->model.hidden;
+  const double again = (1 - 1.0 / job->tp) * hk_job_fill(job) * width;
+  cost->whole_forward = hk_whole_bytes(again * (2 * 2 + 2 * 3));
+  cost->whole_backward = hk_whole_bytes(again * (2 * 3 + 2 * 3)) +
+                         (job->checkpoint_activations ? cost->whole_forward : 0);
+}
+
+/* A pipeline: every pass of a stage takes its share of filling and draining, and receives
+ * activations or gradients for each chunk of layers, of which a tensor-parallel rank has 1/tp
+ * (Narayanan et al., arXiv 2104.04473, section 4.1). */
+static void fill_pipeline(hk_expansion *x) {
+  const hk_job *job = &x->plan->job;
+  const double fill = hk_job_fill(job);
+  if (hk_job_pp(job) == 1) return;
+  x->stage_sent = hk_whole_bytes(fill * hk_job_chunks(job) * 2.0 * job->micro_batch * job->seq *
+                                 (double)x->plan->model.hidden / job->tp);
+  for (int i = 0; i < x->n_blocks; i++) {
+    hk_block_cost *cost = &x->blocks[i];
+    cost->forward_flops = hk_expand_flops(fill * (double)cost->forward_flops);
+    cost->backward_flops = hk_expand_flops(fill * (double)cost->backward_flops);
+    cost->tp_forward = hk_whole_bytes(fill * (double)cost->tp_forward);
+    cost->tp_backward = hk_whole_bytes(fill * (double)cost->tp_backward);
+  }
+}
+
 void hk_expand_costs(hk_expansion *x) {
   const hk_model *model = &x->plan->model;
   const hk_job *job = &x->plan->job;
@@ -115,16 +148,16 @@ void hk_expand_costs(hk_expansion *x) {
                     hk_model_frozen_bytes(model, cost->block, tp, 1);
     cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, begin, end);
     if (model->tied && cost->block == last) cost->weights += embedding;
-    cost->gathered = x->dp > 1 ? cost->weights : 0;
+    cost->gathered = x->dp > 1 && !x->keeps_weights ? cost->weights : 0;
     fill_times(x, cost);
-    cost->activations = hk_whole_bytes((double)hk_model_activation_bytes(
-        model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
-    cost->workspace = hk_whole_bytes((double)hk_model_backward_workspace_bytes(
-        model, cost->block, job->micro_batch, job->seq, tp, checkpoint));
+    cost->activations = hk_whole_bytes((double)hk_job_activation_bytes(job, model, cost->block));
+    cost->workspace = hk_whole_bytes((double)hk_job_workspace_bytes(job, model, cost->block));
     cost->tp_forward = layer ? sent : 0;
     cost->tp_backward = layer ? (checkpoint ? 2 * sent : sent) : 0;
+    if (layer) repeat_whole(x, cost);
   }
   slice_loss(x, &x->blocks[x->n_blocks - 1]);
+  fill_pipeline(x);
   split_gradients(x);
   if (x->plan->runtime == HK_RUNTIME_DEEPSPEED) hk_expand_deepspeed_sizes(x);
 }

@@ -6,6 +6,8 @@
  * Under DeepSpeed all memory of a block's backward belongs to its backward operation, although
  * reductions run at the same time: PyTorch allocates when the host thread asks, in program order,
  * not when a stream reaches the operation. */
+#include <math.h>
+
 #include "core/graph/bytes.h"
 #include "core/graph/expand.h"
 
@@ -38,6 +40,8 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
   const hk_block_cost *cost = block_of(x, op);
   const bool casts = x->plan->flush == HK_FLUSH_ASYNC && x->plan->flush_bytes_per_param == 4;
   const hk_bytes cast = casts ? HK_BYTES_FP32 * cost->host_grads : 0;
+  /* Ranks that keep their weights keep whole gradients until the last micro-step reduces them. */
+  const bool keeps = x->keeps_weights;
   switch (op->kind) {
     case HK_OP_ALL_GATHER:
       op->gpu_alloc = cost->gathered;
@@ -47,13 +51,14 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
       op->gpu_free = cost->gathered + cost->loss;
       break;
     case HK_OP_BACKWARD:
-      op->gpu_alloc = cost->workspace + cost->all_grad_bytes;
+      op->gpu_alloc = cost->workspace + (keeps && op->micro > 0 ? 0 : cost->all_grad_bytes);
       op->gpu_free = cost->workspace + cost->activations + cost->gathered;
       if (x->dp == 1) op->gpu_free += cost->all_grad_bytes;
       if (x->dp == 1 && !x->handed) op->gpu_free -= kept_grads(x, cost, op);
       break;
     case HK_OP_REDUCE_SCATTER:
-      op->gpu_free = cost->all_grad_bytes - kept_grads(x, cost, op);
+      op->gpu_free = cost->all_grad_bytes - (keeps ? cost->host_grad_bytes + cost->gpu_grad_bytes
+                                                   : kept_grads(x, cost, op));
       break;
     case HK_OP_GRAD_CAST_GPU:
       op->gpu_alloc = cast;
@@ -246,6 +251,19 @@ static hk_bytes waiting_grads(const hk_plan *plan, const totals *sums, unsigned 
   return hk_expands_engine(plan, phases) ? bytes : bytes - sums->grads[HK_ROUTE_CPU];
 }
 
+/* Activations of further micro-batches that the first stage of a pipeline keeps. The graph has one
+ * micro-batch, on a stage that also has the head, as the last one does; the first stage has none.
+ */
+static hk_bytes waiting_activations(const hk_expansion *x) {
+  double layers = 0;
+  if (x->stage_sent == 0) return 0;
+  for (int i = 0; i + 1 < x->n_blocks; i++) layers += (double)x->blocks[i].activations;
+  const hk_block_cost *head = &x->blocks[x->n_blocks - 1];
+  const double more = (hk_job_in_flight(&x->plan->job) - 1) * layers;
+  return hk_whole_bytes(
+      fmax(0, more - (double)(head->activations + hk_max(head->workspace, head->loss))));
+}
+
 void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
   const hk_plan *plan = x->plan;
   hk_graph *graph = x->graph;
@@ -253,7 +271,13 @@ void hk_expand_base_memory(hk_expansion *x, unsigned phases) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
   const int64_t on_host = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED];
-  graph->gpu_base = sums.weights + hk_model_all_frozen_bytes(&plan->model, plan->job.tp, x->dp) +
+  const hk_bytes weights =
+      x->keeps_weights
+          ? hk_model_weight_bytes(&plan->model, plan->job.tp, 1, 0,
+                                  hk_model_rank_parameters(&plan->model, plan->job.tp, 1))
+          : sums.weights;
+  graph->gpu_base = weights + waiting_activations(x) +
+                    hk_model_all_frozen_bytes(&plan->model, plan->job.tp, x->dp) +
                     hk_state_bytes(plan->optimizer, n[HK_ROUTE_RESIDENT]);
   hk_bytes host = hk_state_bytes(plan->optimizer, on_host);
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) {

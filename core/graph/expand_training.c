@@ -55,6 +55,7 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
   op.profile = (hk_pass_profile){measured, launch, backward ? cost->handed : 0};
   if (cost->stores_scores) add_scores(x, &op);
   if (sharded) op.copied = cost->gathered + (backward ? cost->all_grad_bytes : 0);
+  op.copied += (backward ? cost->whole_backward : cost->whole_forward) / 2; /* each way */
   return op;
 }
 
@@ -87,6 +88,20 @@ static void begin_pass(hk_pass *pass) {
   memset(pass, -1, sizeof *pass);
 }
 
+/* Activations, or their gradients, from the stages before: the first block waits for them. */
+static void receive(hk_expansion *x, hk_pass *pass, int micro) {
+  const int ranks = x->graph->ranks;
+  int32_t ready[HK_MOST_GPUS];
+  if (x->stage_sent == 0) return;
+  for (int r = 0; r < ranks; r++) ready[r] = last_on(x, r, HK_LANE_GPU);
+  for (int r = 0; r < ranks; r++) {
+    const hk_block_cost *block =
+        x->phase == HK_PHASE_FORWARD ? x->blocks : &x->blocks[x->n_blocks - 1];
+    pass->reduced[r] =
+        add_collective(x, r, block_op(HK_OP_STAGE_SEND, x->stage_sent, block, micro), ready, -1);
+  }
+}
+
 /* A measured time of computation includes its launches, or they are in hk_op.profile. */
 static hk_op launch_op(const hk_expansion *x, const hk_block_cost *cost, int micro, int launches) {
   const bool known = x->phase == HK_PHASE_FORWARD ? cost->forward_ns + cost->forward_launch > 0
@@ -108,16 +123,23 @@ static bool stays_gathered(const hk_expansion *x, const hk_block_cost *cost, int
   return x->plan->runtime == HK_RUNTIME_DEEPSPEED && vocabulary && micro > 0;
 }
 
+/* Ranks that keep their weights gather the updated ones once, before the first forward. */
+static bool is_gathered(const hk_expansion *x, const hk_block_cost *cost, int micro) {
+  if (x->keeps_weights) return micro == 0 && x->phase == HK_PHASE_FORWARD && cost->weights > 0;
+  return cost->gathered > 0 && !stays_gathered(x, cost, micro);
+}
+
 /* `launches`: number of passes over a layer that the host thread launches for the block. */
 static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost, int micro,
                               int launches) {
   const int ranks = x->graph->ranks;
   for (int r = 0; r < ranks; r++) {
+    pass->gathered[r] = x->keeps_weights ? -1 : pass->gathered[r];
     /* Before it launches a block, the host thread waits for the block's updates. */
     pass->launched[r] = hk_expand_add_carried(
         x, r, HK_LANE_HOST, launch_op(x, cost, micro, launches), NULL, 0, x->pieces.updated, false);
   }
-  if (cost->gathered == 0 || stays_gathered(x, cost, micro)) return;
+  if (!is_gathered(x, cost, micro)) return;
   const hk_bytes received = cost->weights / x->dp * (x->dp - 1);
   for (int r = 0; r < ranks; r++) {
     pass->gathered[r] = add_collective(x, r, block_op(HK_OP_ALL_GATHER, received, cost, micro),
@@ -159,7 +181,7 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
     const bool backward = op.kind == HK_OP_BACKWARD;
     const int latest = HK_SUMS_IN_FLIGHT - 1 - reduces_late(x); /* summed[latest] must have ended */
     const int32_t deps[] = {pass->launched[r],
-                            cost->gathered > 0 ? pass->gathered[r] : -1,
+                            cost->gathered > 0 || x->keeps_weights ? pass->gathered[r] : -1,
                             pass->reduced[r],
                             backward ? pass->summing[r] : -1,
                             backward ? summed[latest] : -1,
@@ -179,6 +201,7 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
 void hk_expand_forward(hk_expansion *x, int micro) {
   hk_pass pass;
   begin_pass(&pass);
+  receive(x, &pass, micro);
   for (int i = 0; i < x->n_blocks; i++) {
     const hk_block_cost *cost = &x->blocks[i];
     launch_and_gather(x, &pass, cost, micro, 1);
@@ -338,7 +361,7 @@ static void reduce_and_flush(hk_expansion *x, hk_pass *pass, const int32_t *comp
   }
   for (int r = 0; r < ranks; r++) {
     int32_t reduced = ready[r];
-    if (x->dp > 1) {
+    if (x->dp > 1 && (!x->keeps_weights || micro == x->plan->job.grad_accum - 1)) {
       const hk_op reduce = block_op(HK_OP_REDUCE_SCATTER, grads / x->dp * (x->dp - 1), cost, micro);
       reduced = add_collective(x, r, reduce, ready, -1);
     }
@@ -365,6 +388,7 @@ void hk_expand_backward(hk_expansion *x, int micro) {
   const hk_block_cost *behind = NULL;
   int32_t behind_computed[HK_MOST_GPUS];
   begin_pass(&pass);
+  receive(x, &pass, micro);
   for (int r = 0; r < ranks; r++) pass.previous[r][0] = last_on(x, r, HK_LANE_GPU);
   for (int i = x->n_blocks - 1; i >= 0; i--) {
     const hk_block_cost *cost = &x->blocks[i];

@@ -51,7 +51,8 @@ const char *hk_phase_name(hk_phase phase); /* "forward" */
   X(STATE_D2H, "state_d2h", "bytes", "fp32 state to the host")                                    \
   X(NEWTON_SCHULZ, "newton_schulz", "flops", "Muon: matrix products on a piece's momentum")       \
   X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                             \
-  X(ADAMW_MAPPED, "adamw_mapped", "params", "AdamW on state in pinned host memory, in place")
+  X(ADAMW_MAPPED, "adamw_mapped", "params", "AdamW on state in pinned host memory, in place")     \
+  X(STAGE_SEND, "stage_send", "bytes", "between pipeline stages, bytes sent")
 
 typedef enum {
 #define HK_OP_ENUM(name, text, unit, meaning) HK_OP_##name,
@@ -171,7 +172,7 @@ typedef struct {
   int ranks;        /* ranks with operations of their own: 1 when folded */
   int multiplicity; /* ranks of a node that each of them represents */
   int world, nodes; /* for collectives */
-  int tp;
+  int tp, pp;
   bool cores_unbound;     /* ranks are not bound to cores: their pages are on any memory domain */
   bool weights_pulled;    /* kernels fetch weights from host memory; else copy engines do */
   hk_optimizer optimizer; /* of every update */

@@ -25,7 +25,32 @@ const char *hk_runtime_name(hk_runtime runtime) {
 }
 
 int hk_job_dp(const hk_job *job) {
-  return job->gpus * job->nodes / job->tp;
+  return job->gpus * job->nodes / (job->tp * hk_job_pp(job));
+}
+
+double hk_job_fill(const hk_job *job) {
+  return 1 + (hk_job_pp(job) - 1.0) / ((double)hk_job_chunks(job) * job->grad_accum);
+}
+
+double hk_job_in_flight(const hk_job *job) {
+  const int pp = hk_job_pp(job), chunks = hk_job_chunks(job);
+  return fmin(job->grad_accum, chunks > 1 ? pp + (pp - 1.0) / chunks : pp);
+}
+
+/* What is whole on each tensor-parallel rank is divided with sequence parallelism, so a rank has
+ * 1/tp of what a single one has. */
+hk_bytes hk_job_activation_bytes(const hk_job *job, const hk_model *model, int block) {
+  const int by = job->sequence_parallel ? job->tp : 1;
+  return hk_model_activation_bytes(model, block, job->micro_batch, job->seq, job->tp / by,
+                                   job->checkpoint_activations) /
+         by;
+}
+
+hk_bytes hk_job_workspace_bytes(const hk_job *job, const hk_model *model, int block) {
+  const int by = job->sequence_parallel ? job->tp : 1;
+  return hk_model_backward_workspace_bytes(model, block, job->micro_batch, job->seq, job->tp / by,
+                                           job->checkpoint_activations) /
+         by;
 }
 
 double hk_job_tokens(const hk_job *job) {
@@ -51,6 +76,35 @@ static hk_status check_sequence(const hk_job *job, const hk_model *model, hk_err
                    job->loss_chunks, model->name);
   }
   return HK_OK;
+}
+
+static hk_status check_pipeline(const hk_job *job, const hk_model *model, hk_error *err) {
+  const int pp = hk_job_pp(job), chunks = hk_job_chunks(job), world = job->gpus * job->nodes;
+  if (job->pp < 0 || job->pp > HK_MODEL_MOST_STAGES || chunks > HK_MODEL_MOST_STAGES)
+    return hk_fail(err, HK_INPUT, "pp %d, pp_chunks %d: expected whole numbers from 1 to %d",
+                   job->pp, job->chunks, HK_MODEL_MOST_STAGES);
+  if (pp != (model->stages > 1 ? model->stages : 1))
+    return hk_fail(err, HK_INPUT, "pp %d: %s is cut into %d stages", pp, model->name,
+                   model->stages);
+  if (world % (job->tp * pp) != 0)
+    return hk_fail(err, HK_INPUT, "tp %d x pp %d does not divide the %d GPUs of %d nodes", job->tp,
+                   pp, world, job->nodes);
+  if (job->sequence_parallel && job->tp < 2)
+    return hk_fail(err, HK_INPUT,
+                   "sequence parallelism divides what tp leaves whole, and tp is 1; use tp 2 or "
+                   "more");
+  if (chunks == 1) return HK_OK;
+  if (pp == 1 || model->layers % chunks != 0)
+    return hk_fail(
+        err, HK_INPUT,
+        "pp_chunks %d: a stage has %lld layers with pp %d; chunks divide the layers of a "
+        "stage, and need pp 2 or more",
+        chunks, (long long)model->layers, pp);
+  if (job->grad_accum % pp == 0) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "pp_chunks %d: an interleaved pipeline needs micro-steps in groups of pp, and "
+                 "grad-accum %d is not a multiple of pp %d",
+                 chunks, job->grad_accum, pp);
 }
 
 hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) {
@@ -87,6 +141,7 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) 
     return hk_fail(err, HK_INPUT, "tp %d does not divide the %lld attention heads of %s", job->tp,
                    (long long)model->heads, model->name);
   }
+  HK_TRY(check_pipeline(job, model, err));
   return check_sequence(job, model, err);
 }
 
@@ -125,6 +180,12 @@ static hk_status check_runtime(hk_runtime runtime, const hk_job *job, const hk_m
                    "%s has frozen parameters: hocket knows what DeepSpeed does if all are trained; "
                    "use runtime hocket",
                    model->name);
+  }
+  if (hk_job_pp(job) > 1 || job->sequence_parallel) {
+    return hk_fail(err, HK_INPUT,
+                   "pp %d%s: ZeRO-3 offload of DeepSpeed has no pipeline and no sequence "
+                   "parallelism; use runtime hocket",
+                   hk_job_pp(job), job->sequence_parallel ? ", sequence parallel" : "");
   }
   if (job->loss_chunks > 1) {
     return hk_fail(err, HK_INPUT,
@@ -509,6 +570,7 @@ bool hk_plan_hands_over(const hk_plan *plan) {
 
 hk_accumulate hk_plan_accumulates(const hk_plan *plan) {
   if (plan->job.grad_accum <= 1) return HK_ACCUMULATE_GPU;
+  if (hk_job_keeps_weights(&plan->job) && hk_job_dp(&plan->job) > 1) return HK_ACCUMULATE_GPU;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) return HK_ACCUMULATE_HOST;
   if (plan->accumulate == HK_ACCUMULATE_GPU && hk_plan_hands_over(plan)) return HK_ACCUMULATE_HOST;
   return plan->accumulate;

@@ -101,7 +101,7 @@ static inline bool hk_same_pace(const hk_pace *a, const hk_pace *b) {
 #define HK_MOST_PACE        1e15
 #define HK_MOST_FLUSH       (1 << 20)
 
-/* What is trained and on how many GPUs. World size = gpus x nodes; dp = world / tp. */
+/* What is trained and on how many GPUs. World size = gpus x nodes; dp = world / (tp x pp). */
 typedef struct {
   int gpus; /* of one node */
   int nodes;
@@ -112,7 +112,33 @@ typedef struct {
   bool checkpoint_activations;
   int loss_chunks; /* the loss takes the tokens of a micro-step in this many equal slices, one after
                       the other; 0 or 1: all at once */
+  int pp;     /* pipeline stages, one micro-batch forward and one backward in turn (1F1B); 0 or 1:
+                 none. The model must be one of as many stages (hk_model_stage) */
+  int chunks; /* of layers that a stage has, interleaved with those of other stages; 0 or 1: one */
+  bool sequence_parallel; /* what tp does not divide is divided by tokens (arXiv 2205.05198) */
 } hk_job;
+
+static inline int hk_job_pp(const hk_job *job) {
+  return job->pp > 1 ? job->pp : 1;
+}
+static inline int hk_job_chunks(const hk_job *job) {
+  return job->chunks > 1 ? job->chunks : 1;
+}
+/* Whether data-parallel ranks divide the optimizer state alone (ZeRO-1): each has all weights of
+ * its stage, sums gradients over the micro-steps, and reduces them in the last one. So pipelines
+ * train; without one, weights are divided, too (ZeRO-3). */
+static inline bool hk_job_keeps_weights(const hk_job *job) {
+  return hk_job_pp(job) > 1;
+}
+/* Time of m micro-steps on a stage, with filling and draining the pipeline, divided by the time
+ * without: 1 + (pp - 1) / (chunks x m) (Narayanan et al., arXiv 2104.04473, section 2.2). */
+double hk_job_fill(const hk_job *job);
+/* Micro-batches whose activations the first stage keeps: pp, interleaved pp + (pp - 1) / chunks,
+ * and at most m (Korthikanti et al., arXiv 2205.05198, section 4.2.3). */
+double hk_job_in_flight(const hk_job *job);
+/* hk_model_activation_bytes and hk_model_backward_workspace_bytes of a job. */
+hk_bytes hk_job_activation_bytes(const hk_job *job, const hk_model *model, int block);
+hk_bytes hk_job_workspace_bytes(const hk_job *job, const hk_model *model, int block);
 
 int hk_job_dp(const hk_job *job);
 double hk_job_tokens(const hk_job *job); /* of an iteration, on all ranks */

@@ -141,7 +141,9 @@ typedef struct {
   int64_t expert_ffn, shared_ffn; /* of one expert; of the experts that all tokens go to. 0: none */
   bool tied;                      /* output projection shares the embedding */
   bool gated;                     /* SwiGLU: three matrices in the MLP; else two */
-  bool once;                      /* the head works on one position of a sequence (ViT) */
+  int stages; /* of a pipeline: the tensors and layers are those of one stage, `parameters` and
+                 `active` of all. 0 or 1: not cut */
+  bool once;  /* the head works on one position of a sequence (ViT) */
   bool causal_half;   /* attention kernels skip the masked half; always false at present */
   hk_tensor *tensors; /* that are trained, in registration order: embedding, layers, head */
   size_t n_tensors;
@@ -200,6 +202,16 @@ typedef struct {
 hk_status hk_model_freeze(hk_model *model, const hk_frozen_spec *spec, hk_error *err);
 /* Private to core/model/: freezes what the model's config says. */
 hk_status hk_model_read_frozen(hk_model *model, hk_error *err);
+
+#define HK_MODEL_MOST_STAGES 1024
+/* Cuts a model that was just read into pipeline stages, of which it becomes the fullest: the last
+ * layers / stages layers (rounded up), the embedding's tensors, which the first stage has (the last
+ * one has as many in its projection), and the head's products and logits without its tensors. Its
+ * config then says so. HK_INPUT for listed and frozen models, encoders with a decoder, and more
+ * stages than layers. Nothing if `stages` is below 2. */
+hk_status hk_model_stage(hk_model *model, int stages, hk_error *err);
+/* Private to core/model/: cuts the model as its config says. */
+hk_status hk_model_read_stages(hk_model *model, hk_error *err);
 /* Bytes of frozen weights of a block, and of all blocks, on one rank. */
 hk_bytes hk_model_frozen_bytes(const hk_model *model, int block, int tp, int dp);
 hk_bytes hk_model_all_frozen_bytes(const hk_model *model, int tp, int dp);
