@@ -16,8 +16,15 @@ import hocket
 from hocket import GradientHandle, attach
 from models import batches, make, two_groups
 from reference import ReferenceAdamW, assert_same, same_bits
+from runs import spread
 
-OVERLAPS = pytest.mark.parametrize("overlap", ["none", "forward", "both"])
+KINDS = ["none", "forward", "both"]
+OVERLAPS = pytest.mark.parametrize("overlap", KINDS)
+
+
+def one_in_three(*places):
+    """For spread(): each overlap, and each value of the other axes."""
+    return sum(places) % 3 == 2
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +80,10 @@ def test_an_update_runs_ahead_under_grad_scaler():
     assert_same(opt, mine, expected, other)
 
 
-@OVERLAPS
-@pytest.mark.parametrize("counts", [(1, 2, 1, 3, 3, 1, 2), (3, 1, 1, 2), (2, 0, 2, 0, 0, 1)])
+@pytest.mark.parametrize(
+    "overlap, counts",
+    spread(one_in_three, KINDS, [[1, 2, 1, 3, 3, 1, 2], [3, 1, 1, 2], [2, 0, 2, 0, 0, 1]]),
+)
 def test_fewer_and_more_backward_passes_than_in_the_step_before(overlap, counts):
     mine, opt, other, expected = pair(overlap)
     number = 0
@@ -90,9 +99,9 @@ def test_fewer_and_more_backward_passes_than_in_the_step_before(overlap, counts)
     assert_same(opt, mine, expected, other)
 
 
-@OVERLAPS
-@pytest.mark.parametrize("said", [None, 4])
-@pytest.mark.parametrize("counts", [(4, 4, 4), (4, 3, 1, 5)])
+@pytest.mark.parametrize(
+    "overlap, counts, said", spread(one_in_three, KINDS, [[4, 4, 4], [4, 3, 1, 5]], [None, 4])
+)
 def test_several_backward_passes_in_each_step(overlap, counts, said):
     mine, opt, other, expected = pair(overlap)
     opt.accumulation_steps = said
@@ -134,8 +143,10 @@ def test_the_accelerate_library_accumulates(said):
     assert_same(opt, mine, expected, other)
 
 
-@OVERLAPS
-@pytest.mark.parametrize("limits", [(None, 2.0), (2.0, 1e-3, 1e6), (1e6, 1e6, 2.0, 1e6)])
+@pytest.mark.parametrize(
+    "overlap, limits",
+    spread(one_in_three, KINDS, [[None, 2.0], [2.0, 1e-3, 1e6], [1e6, 1e6, 2.0, 1e6]]),
+)
 def test_gradients_clipped_by_torch_now_and_then(overlap, limits, monkeypatch):
     monkeypatch.setattr(attach, "HOOK_NUMEL", 1)
     mine, opt, other, expected = pair(overlap)

@@ -125,7 +125,7 @@ def test_a_checkpoint_of_another_number_of_ranks(worlds, tmp_path, saved, kind, 
 
 def test_a_rank_that_is_killed(worlds):
     """The others end within a minute, with its name. Last, because it ends the ranks."""
-    worlds.run(2, "drop_in")  # they have started
+    worlds.run(2, "replicated_elements_count_once")  # they have started
     began = time.monotonic()
     left, killed = worlds.run(2, DEATH)
     assert time.monotonic() - began < 60
