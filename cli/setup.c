@@ -8,10 +8,13 @@
 
 #include "calib/profiles/profiles.h"
 #include "cli/calibration.h"
+#include "cli/describe.h"
 #include "core/base/json.h"
 #include "core/machine/machine_set.h"
 #include "engine/engine.h"
 #include "sim/held.h"
+
+#define DESCRIBE_S 300 /* models of 100 G parameters take some 25 s on one core */
 
 hk_status hk_setup_change(const hk_args *args, hk_machine *machine, hk_error *err) {
   return hk_machine_set(machine, args->sets, (size_t)args->n_sets, err);
@@ -77,7 +80,12 @@ hk_status hk_setup_model(const hk_args *args, hk_model *model, hk_error *err) {
   if (args->model && sized)
     return hk_fail(err, HK_INPUT, "--model and --%s: one of them describes the model, not both",
                    sized);
-  if (args->model) return hk_model_load(args->model, model, err);
+  if (args->model) {
+    const hk_status status = hk_model_load(args->model, model, err);
+    return status == HK_INPUT
+               ? hk_describe(args->model, args->seq, args->checkpoint == 0, DESCRIBE_S, model, err)
+               : status;
+  }
   if (args->params > 0) {
     const hk_model_size size = {.parameters = args->params,
                                 .layers = args->layers,

@@ -76,7 +76,7 @@ static void bad_architecture(void **state) {
   refuse(LLAMA, "architectures", "[]", "'architectures'");
   refuse(LLAMA, "architectures", "[7]", "'architectures'");
   const char *known[] = {"'architectures'", "\"BertModel\"", "llama",    "mixtral",
-                         "deepseek_v3",     "gpt2",          "--params", "hocket.describe"};
+                         "deepseek_v3",     "gpt2",          "--params", "hocket describe"};
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
     refuse(LLAMA, "architectures", "[\"BertModel\"]", known[i]);
 }

@@ -176,6 +176,8 @@ typedef struct {
  * initialised. Free with hk_model_free, safe on a zeroed model. Errors name the file and the key.
  */
 hk_status hk_model_load(const char *name_or_file, hk_model *model, hk_error *err);
+/* Whether a parsed config.json names a kind of model that hocket does not know. */
+bool hk_model_is_foreign(const cJSON *config);
 /* From a parsed config.json or model document, which is copied. */
 hk_status hk_model_from_config(const cJSON *config, const char *name, hk_model *model,
                                hk_error *err);

@@ -32,8 +32,9 @@ static hk_status fail_unknown(const char *type, const char *architecture, hk_err
   return hk_fail(
       err, HK_INPUT,
       "%s \"%.80s\" is not a kind of model that hocket knows%s Known: %s. Any other model "
-      "can be given as the document that hocket.describe (Python) makes of it, or by its size: "
-      "--params N --layers L --hidden H",
+      "can be given as the document that 'python3 -m hocket describe FOLDER' prints (with torch "
+      "and "
+      "transformers), or by its size: --params N --layers L --hidden H",
       type ? "key 'model_type':" : "key 'architectures':", type ? type : architecture,
       near ? hint : ".", hk_join(types, n, known, sizeof known));
 }
@@ -125,6 +126,14 @@ static hk_status note_assumptions(hk_model *model, hk_error *err) {
 static const cJSON *text_part(const cJSON *config) {
   const cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
   return cJSON_IsObject(text) ? text : config;
+}
+
+bool hk_model_is_foreign(const cJSON *config) {
+  const cJSON *text = text_part(config);
+  const char *architecture = architecture_of(text),
+             *type = hk_json_text_or(text, "model_type", NULL);
+  return !hk_model_is_document(config) && (architecture || type) &&
+         hk_family_find(architecture, type) == HK_ARCH_LISTED;
 }
 
 /* -- A model ---------------------------------------------------------------------------------- */

@@ -3,7 +3,9 @@
 
 import gc
 import json
+import os
 import subprocess
+import sys
 import time
 import warnings
 import weakref
@@ -14,6 +16,7 @@ from torch import nn
 
 import hocket
 from hocket import HocketError, HocketUsageError, attach, plan
+from hocket.__main__ import of_folder
 from models import HEADS, LENGTH, VOCABULARY, WIDTH, batches, make
 from runs import Case, compare
 
@@ -114,6 +117,92 @@ def test_transformers_models_are_described():
     names = [block["name"] for block in document["blocks"]]
     assert names[1:4] == [f"model.layers.{n}" for n in range(3)] and len(names) == 5
     assert document["seq"] == 16 and document["blocks"][4]["forward_flops"] == 2 * 32 * 64 * 128
+
+
+FOREIGN = {
+    "mamba2": {
+        "architectures": ["Mamba2ForCausalLM"],
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "vocab_size": 96,
+        "num_heads": 4,
+        "head_dim": 16,
+        "state_size": 8,
+        "n_groups": 1,
+    },
+    "qwen3_next": {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "vocab_size": 96,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "linear_num_value_heads": 2,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+    },
+}
+
+
+def folder_of(path, kind, **other):
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"model_type": kind, **FOREIGN[kind], **other}))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["mamba2", pytest.param("qwen3_next", marks=pytest.mark.full)])
+def test_folders_of_kinds_that_the_program_does_not_count(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, FOREIGN[kind]["architectures"][0]):
+        pytest.skip(f"transformers {transformers.__version__} has no {kind}")
+    folder = folder_of(tmp_path / "mine", kind)
+    plain = of_folder(str(folder), 64, checkpoint=False)
+    saved = of_folder(str(folder / "config.json"), 64)
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.from_pretrained(folder)
+    )
+    expected = {name: p.numel() for name, p in model.named_parameters()}
+    assert {t["name"]: t["numel"] for t in plain["tensors"]} == expected
+    assert (plain["name"], saved["name"]) == ("mine", "mine")
+    assert (plain["micro_batch"], plain["seq"]) == (1, 64)
+    assert {t["weight_type"] for t in plain["tensors"]} == {"bf16"}
+    assert all(block["forward_flops"] > 0 for block in plain["blocks"][1:])
+    for whole, part in zip(plain["blocks"][1:-1], saved["blocks"][1:-1]):
+        assert part["activation_bytes"] == 2 * 64 * 32 < whole["activation_bytes"]
+        of_both = [b["activation_bytes"] + b["workspace_bytes"] for b in (whole, part)]
+        assert of_both[0] == of_both[1]
+
+
+def test_what_cannot_be_described_says_why(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    transformers.WhisperConfig(architectures=["WhisperForConditionalGeneration"]).save_pretrained(
+        tmp_path / "whisper"
+    )
+    with pytest.raises(HocketUsageError, match="takes input_features, not tokens"):
+        of_folder(str(tmp_path / "whisper"))
+    with pytest.raises(HocketUsageError, match="has no NoSuchModel"):
+        of_folder(str(folder_of(tmp_path / "mine", "mamba2", architectures=["NoSuchModel"])))
+
+
+@pytest.mark.full
+def test_the_program_asks_the_package(tmp_path, root):
+    pytest.importorskip("transformers")
+    folder = folder_of(tmp_path / "mine", "mamba2")
+    search = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [plan.program(), "plan", "--model", folder, "--machine", "h200-16c", "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": search, "PYTHONPATH": str(root / "python")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["best"] == 0
 
 
 def shown(path, seq):
