@@ -36,6 +36,20 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
                             const hk_plan_settings *settings, hk_overlap_search_result *result,
                             hk_error *err);
 
+/* Share of GPU memory that nothing may be planned into. Predicted peaks are up to 3.0 % low
+ * (bench/results/training), and torch's allocator keeps some 0.6 GiB that it cannot use: a plan
+ * that filled all of an H200 ran out of memory in its first forward. */
+#define HK_OVERLAP_RESERVE 0.03
+
+/* GPU memory of what may stay there or not: state with its gradients, early weights, sums, and
+ * buffers that only clipped steps need. */
+hk_bytes hk_overlap_gpu_bytes(const hk_plan *plan);
+
+/* Of a plan that fits: the mean of steps that are clipped and steps that are not, and the same as
+ * it is compared, longer by what measurements were longer than simulations. */
+hk_status hk_overlap_judge(const hk_forecast *forecast, double clip_share,
+                           const hk_machine *machine, hk_ns *cost, hk_ns *mean, hk_error *err);
+
 /* The closed form for a plan whose routes are cpu and resident. */
 hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine, hk_ns *period,
                                  hk_error *err);

@@ -35,11 +35,6 @@
  * that leaves; the prediction itself is reported as it is. */
 #define PASSING_SLOWER 0.05
 
-/* Share of GPU memory that nothing may be planned into. Predicted peaks are up to 3.0 % low
- * (bench/results/training), and torch's allocator keeps some 0.6 GiB that it cannot use: a plan
- * that filled all of an H200 ran out of memory in its first forward. */
-#define GPU_RESERVE 0.03
-
 /* A point of the search. */
 typedef struct {
   int resident; /* leading subgroups whose state stays on the GPU */
@@ -51,11 +46,9 @@ typedef struct {
 
 typedef struct {
   hk_spec spec;
-  hk_ns period; /* INT64_MAX: does not fit */
-  hk_ns held;   /* by which clipped steps are compared; only if they count */
+  hk_ns cost; /* hk_overlap_judge; INT64_MAX: does not fit */
   hk_bytes gpu_state;
   bool all_ahead; /* nothing on route cpu waits for the norm */
-  double passing; /* hk_plan_passing_share */
 } hk_trial;
 
 /* Subgroups that are not resident are updated by the CPU alone; or the GPU updates a share of all
@@ -108,6 +101,11 @@ static hk_bytes held_staging(const hk_plan *plan) {
          (hk_state_bytes(plan->optimizer, plan->piece_numel) + grads * plan->piece_numel);
 }
 
+hk_bytes hk_overlap_gpu_bytes(const hk_plan *plan) {
+  return resident_bytes(plan) + held_staging(plan) + HK_BYTES_BF16 * hk_plan_early(plan) +
+         plan->sum_bytes;
+}
+
 /* Whether state and those buffers are within the limit. */
 static bool within_limit(const hk_search *s, const hk_plan *plan) {
   return hk_plan_held_staged(plan) == 0 ||
@@ -132,10 +130,8 @@ static void send_early(const hk_search *s, hk_plan *plan) {
 static void keep_sums(const hk_search *s, hk_plan *plan) {
   const hk_grad_room room = hk_plan_grad_room(plan);
   if (plan->job.grad_accum <= 1 || room.slots == room.pieces) return;
-  const hk_bytes taken =
-      resident_bytes(plan) + held_staging(plan) + HK_BYTES_BF16 * hk_plan_early(plan);
   const hk_bytes slot = room.bytes / room.slots;
-  const int64_t fit = hk_max(0, s->gpu_limit - taken) / slot;
+  const int64_t fit = hk_max(0, s->gpu_limit - hk_overlap_gpu_bytes(plan)) / slot;
   plan->sum_bytes = hk_min(fit, room.pieces - room.slots) * slot;
 }
 
@@ -189,18 +185,30 @@ static bool tried(const hk_search *s, const hk_spec *more, int n_more, hk_spec s
   return false;
 }
 
-/* The time by which clipped steps are compared. What the GPU updates in them counts as
- * STAGED_SLOWER from the end of backward on: before that nothing is updated. */
-static hk_status judge_held(const hk_search *s, const hk_forecast *kept, hk_ns *time,
-                            hk_error *err) {
+/* Clipped steps. What the GPU updates in them counts as STAGED_SLOWER from the end of backward on:
+ * before that nothing is updated. */
+static hk_status judge_held(const hk_forecast *kept, const hk_machine *machine, hk_ns *cost,
+                            hk_ns *time, hk_error *err) {
   hk_forecast held;
-  *time = kept->iteration_ns;
-  if (s->clip_share == 0 || !hk_plan_is_held(&kept->plan)) return HK_OK;
-  HK_TRY(hk_held_forecast(&kept->plan, s->machine, &held, err));
+  if (!hk_plan_is_held(&kept->plan)) return HK_OK;
+  HK_TRY(hk_held_forecast(&kept->plan, machine, &held, err));
   const hk_ns behind = held.iteration_ns - held.backward_ns;
   const double slower = hk_plan_held_staged(&kept->plan) > 0 ? STAGED_SLOWER : 1;
-  *time = held.backward_ns + (hk_ns)(slower * (double)behind);
+  *time = held.iteration_ns;
+  *cost = held.backward_ns + (hk_ns)(slower * (double)behind);
   hk_forecast_free(&held);
+  return HK_OK;
+}
+
+hk_status hk_overlap_judge(const hk_forecast *f, double clip_share, const hk_machine *machine,
+                           hk_ns *cost, hk_ns *mean, hk_error *err) {
+  const double micros = f->plan.job.grad_accum, kept = (1 - clip_share) * (double)f->iteration_ns;
+  hk_ns held_cost = f->iteration_ns, held = f->iteration_ns;
+  if (clip_share > 0) HK_TRY(judge_held(f, machine, &held_cost, &held, err));
+  double slower = hk_plan_on_route(&f->plan, HK_ROUTE_STAGED) > 0 ? STAGED_SLOWER : 1;
+  slower += PASSING_SLOWER * hk_plan_passing_share(&f->plan) * (micros - 1) / micros;
+  *cost = (hk_ns)(slower * (kept + clip_share * (double)held_cost));
+  *mean = (hk_ns)(kept + clip_share * (double)held);
   return HK_OK;
 }
 
@@ -222,14 +230,15 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
     hk_forecast f = {0};
     errors[i] = (hk_error){0};
     hk_trial *trial = &s->trials[s->n + i];
-    *trial = (hk_trial){.spec = fresh[i], .period = INT64_MAX};
+    *trial = (hk_trial){.spec = fresh[i], .cost = INT64_MAX};
+    hk_ns mean = 0;
     errors[i].status = forecast_of(s, fresh[i], &f, &errors[i]);
     if (errors[i].status == HK_OK) {
       trial->gpu_state = hk_plan_gpu_state(&f.plan);
       trial->all_ahead = hk_plan_ahead(&f.plan) == hk_plan_on_route(&f.plan, HK_ROUTE_CPU);
-      trial->passing = hk_plan_passing_share(&f.plan);
-      if (f.feasible && within_limit(s, &f.plan)) trial->period = f.iteration_ns;
-      if (trial->period < INT64_MAX) errors[i].status = judge_held(s, &f, &trial->held, &errors[i]);
+      if (f.feasible && within_limit(s, &f.plan))
+        errors[i].status =
+            hk_overlap_judge(&f, s->clip_share, s->machine, &trial->cost, &mean, &errors[i]);
     }
     hk_forecast_free(&f);
   }
@@ -239,17 +248,6 @@ static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *er
   return HK_OK;
 }
 
-/* The time by which trials are compared: the mean of both kinds of step, x STAGED_SLOWER if
- * subgroups are staged, and longer if sums leave the GPU. INT64_MAX: does not fit. */
-static hk_ns cost_of(const hk_search *s, const hk_trial *t) {
-  const double micros = s->start->job.grad_accum;
-  if (t->period == INT64_MAX) return t->period;
-  double slower = kind_of(t->spec) == KIND_CPU ? 1 : STAGED_SLOWER;
-  slower += PASSING_SLOWER * t->passing * (micros - 1) / micros;
-  return (hk_ns)(slower *
-                 ((1 - s->clip_share) * (double)t->period + s->clip_share * (double)t->held));
-}
-
 /* The best trial of a kind: of those within AS_GOOD of the fastest, the one with the least state on
  * the GPU, then the fastest. NULL: none fits. */
 static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
@@ -257,15 +255,15 @@ static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
   const hk_trial *best = NULL;
   for (int i = 0; i < s->n; i++) {
     const hk_trial *t = &s->trials[i];
-    if (kind == KIND_ANY || kind_of(t->spec) == kind) fastest = hk_min(fastest, cost_of(s, t));
+    if (kind == KIND_ANY || kind_of(t->spec) == kind) fastest = hk_min(fastest, t->cost);
   }
   if (fastest == INT64_MAX) return NULL;
   const hk_ns enough = fastest + (hk_ns)(AS_GOOD * (double)fastest / s->start->job.grad_accum);
   for (int i = 0; i < s->n; i++) {
     const hk_trial *t = &s->trials[i];
-    if (cost_of(s, t) > enough || (kind != KIND_ANY && kind_of(t->spec) != kind)) continue;
+    if (t->cost > enough || (kind != KIND_ANY && kind_of(t->spec) != kind)) continue;
     if (best == NULL || t->gpu_state < best->gpu_state ||
-        (t->gpu_state == best->gpu_state && cost_of(s, t) < cost_of(s, best)))
+        (t->gpu_state == best->gpu_state && t->cost < best->cost))
       best = t;
   }
   return best;
@@ -375,7 +373,7 @@ static hk_status find_limit(hk_search *s, const hk_plan_settings *settings,
   hk_forecast f;
   HK_TRY(forecast_of(s, (hk_spec){0, (int)s->start->n_subgroups - 1, 0, false, 0}, &f, err));
   const hk_memory_report *m = &f.result.memory;
-  s->gpu_limit = hk_max(0, (hk_bytes)((1 - GPU_RESERVE) * (double)m->capacity) - m->peak);
+  s->gpu_limit = hk_max(0, (hk_bytes)((1 - HK_OVERLAP_RESERVE) * (double)m->capacity) - m->peak);
   hk_forecast_free(&f);
   result->limit_given = settings->gpu_state != NULL && *settings->gpu_state < s->gpu_limit;
   if (result->limit_given) s->gpu_limit = *settings->gpu_state;

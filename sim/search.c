@@ -7,11 +7,30 @@
 
 #include "core/base/splitmix.h"
 #include "core/graph/bytes.h"
+#include "sim/overlap.h"
 
-#define BATCH        16
+#define BATCH        4
 #define MOST_CHANGES 3
+#define MOST_SPREAD  6
+#define STEADY       1000 /* as in forecast.c: periods that differ by more are no answer */
 #define STALE        3000 /* rounds without a gain, after which it ends */
 #define ENOUGH       1e-4 /* gap at which it ends */
+
+/* Plans are compared by `cost`. */
+typedef struct {
+  hk_ns cost; /* INT64_MAX: does not fit */
+  hk_ns mean; /* of steps that are clipped and steps that are not; as simulated */
+} judgement;
+
+/* The state of a search. */
+typedef struct {
+  const hk_machine *machine;
+  const hk_search_options *options;
+  const hk_plan *start;
+  hk_bytes most_kept, most_peak; /* of GPU memory */
+  hk_plan current;
+  judgement best; /* of `current` */
+} hill;
 
 static size_t pick(uint64_t *state, size_t n) {
   return (size_t)(hk_splitmix_next(state) % n);
@@ -67,7 +86,7 @@ static void change_pace(hk_plan *plan, const hk_machine *m, uint64_t *r) {
   *limit.rate = changed < limit.full && changed > HK_LEAST_PACE ? changed : 0;
 }
 
-static void change(hk_plan *plan, const hk_plan *start, const hk_machine *m, uint64_t *r) {
+static void change_alone(hk_plan *plan, const hk_plan *start, const hk_machine *m, uint64_t *r) {
   const size_t kind = pick(r, 10);
   if (kind < 3)
     change_route(plan, r);
@@ -81,15 +100,56 @@ static void change(hk_plan *plan, const hk_plan *start, const hk_machine *m, uin
     change_staging(plan, start, r);
 }
 
-/* The plan with a few changes; the first of the first round has its resident state in front. */
-static hk_status changed(const hk_plan *from, const hk_plan *start, const hk_machine *m,
-                         uint64_t state, bool front, hk_plan *plan, hk_error *err) {
-  HK_TRY(hk_plan_copy(from, plan, err));
-  if (front) {
-    hk_policy_front(plan);
+/* -- Changes with an overlap, where the order is that of forward --------------------------------
+ */
+
+/* Gives a subgroup the route of another, and whether it runs ahead. */
+static void place(hk_plan_subgroup *subgroup, hk_plan_subgroup as) {
+  const int64_t numel = subgroup->numel;
+  *subgroup = as;
+  subgroup->numel = numel;
+}
+
+/* Gives a run of subgroups the place of its first. */
+static void spread(hk_plan *plan, uint64_t *r) {
+  const size_t from = pick(r, plan->n_subgroups), end = from + 2 + pick(r, MOST_SPREAD - 1);
+  for (size_t i = from + 1; i < end && i < plan->n_subgroups; i++)
+    place(&plan->subgroups[i], plan->subgroups[from]);
+}
+
+/* Most of what the CPU updates runs ahead, if it may. */
+static void change_overlapped(hk_plan *plan, const hk_plan *start, const hk_machine *m,
+                              uint64_t *r) {
+  static const hk_route routes[] = {HK_ROUTE_CPU, HK_ROUTE_STAGED, HK_ROUTE_RESIDENT};
+  hk_plan_subgroup *a = &plan->subgroups[pick(r, plan->n_subgroups)];
+  hk_plan_subgroup *b = &plan->subgroups[pick(r, plan->n_subgroups)];
+  const hk_plan_subgroup was = *a;
+  const size_t kind = pick(r, 6);
+  if (kind == 0) {
+    place(a, *b);
+    place(b, was);
+  } else if (kind == 1) {
+    spread(plan, r);
+  } else if (kind == 2) {
+    change_pace(plan, m, r);
+  } else if (kind == 3) {
+    change_staging(plan, start, r);
   } else {
-    for (size_t n = 1 + pick(&state, MOST_CHANGES); n > 0; n--) change(plan, start, m, &state);
+    place(a, (hk_plan_subgroup){.route = routes[pick(r, 3)]});
+    a->ahead = plan->overlap == HK_OVERLAP_BOTH && a->route == HK_ROUTE_CPU && pick(r, 4) > 0;
   }
+}
+
+/* The plan with a few changes; the first of the first round has its resident state in front. */
+static hk_status changed(const hill *h, uint64_t state, bool front, hk_plan *plan, hk_error *err) {
+  HK_TRY(hk_plan_copy(&h->current, plan, err));
+  for (size_t n = front ? 0 : 1 + pick(&state, MOST_CHANGES); n > 0; n--) {
+    if (plan->overlap == HK_OVERLAP_NONE)
+      change_alone(plan, h->start, h->machine, &state);
+    else
+      change_overlapped(plan, h->start, h->machine, &state);
+  }
+  if (front) hk_policy_front(plan);
   const size_t resident = hk_plan_count(plan, HK_ROUTE_RESIDENT);
   plan->ratio = 1 - (double)resident / (double)plan->n_subgroups;
   return HK_OK;
@@ -97,53 +157,62 @@ static hk_status changed(const hk_plan *from, const hk_plan *start, const hk_mac
 
 /* -- Rounds ----------------------------------------------------------------------------------- */
 
-typedef struct {
-  const hk_machine *machine;
-  const hk_search_options *options;
-  const hk_plan *start;
-  hk_plan current;
-  hk_ns time;
-} hill;
+/* What --gpu-memory limits. */
+static hk_bytes kept(const hk_plan *plan) {
+  return plan->overlap == HK_OVERLAP_NONE ? hk_plan_gpu_state(plan) : hk_overlap_gpu_bytes(plan);
+}
 
-/* Simulates a plan; INT64_MAX: it does not fit. After a failure *plan is empty. */
-static hk_status time_of(const hill *h, hk_plan *plan, hk_ns *time, hk_error *err) {
+static hk_status judge(const hill *h, const hk_forecast *f, judgement *is, hk_error *err) {
+  *is = (judgement){f->iteration_ns, f->iteration_ns};
+  if (f->plan.overlap == HK_OVERLAP_NONE) return HK_OK;
+  return hk_overlap_judge(f, h->options->clip_share, h->machine, &is->cost, &is->mean, err);
+}
+
+/* Simulates a plan. One outside the limits has no cost, nor one that a lane cannot keep up with, in
+ * so many iterations that the simulation ends before any waits (HK_NO). After a failure *plan is
+ * empty. */
+static hk_status simulate(const hill *h, hk_plan *plan, judgement *is, hk_error *err) {
   hk_forecast f;
-  *time = INT64_MAX;
-  if (!hk_plan_keeps_within(plan, h->options->gpu_state)) return HK_OK;
-  HK_TRY(hk_forecast_make(plan, h->machine, NULL, &f, err));
-  if (f.feasible) *time = f.iteration_ns;
+  *is = (judgement){INT64_MAX, INT64_MAX};
+  if (kept(plan) > h->most_kept) return HK_OK;
+  const hk_status made = hk_forecast_make(plan, h->machine, NULL, &f, err);
+  if (made != HK_OK) return made == HK_NO ? HK_OK : made;
+  const bool steady = f.unsteady_ns <= f.iteration_ns / STEADY;
+  const bool fits = f.feasible && steady && f.result.memory.peak <= h->most_peak;
+  const hk_status status = fits ? judge(h, &f, is, err) : HK_OK;
   *plan = f.plan;
   memset(&f.plan, 0, sizeof f.plan);
   hk_forecast_free(&f);
-  return HK_OK;
+  return status;
 }
 
 /* One round. Goes on from the best of the batch if it is not slower: plans that are as fast lead on
  * to faster ones. */
 static hk_status climb(hill *h, int64_t round, hk_error *err) {
   hk_plan plans[BATCH] = {0};
-  hk_ns times[BATCH];
+  judgement judged[BATCH];
   hk_error errors[BATCH] = {0};
 #pragma omp parallel for schedule(dynamic)
   for (int i = 0; i < BATCH; i++) {
     uint64_t state = h->options->seed ^ (uint64_t)(round * BATCH + i + 1) * 0xd1342543de82ef95u;
-    times[i] = INT64_MAX;
-    errors[i].status = changed(&h->current, h->start, h->machine, hk_splitmix_next(&state),
-                               round == 0 && i == 0, &plans[i], &errors[i]);
-    if (errors[i].status == HK_OK) errors[i].status = time_of(h, &plans[i], &times[i], &errors[i]);
+    judged[i].cost = INT64_MAX;
+    errors[i].status =
+        changed(h, hk_splitmix_next(&state), round == 0 && i == 0, &plans[i], &errors[i]);
+    if (errors[i].status == HK_OK)
+      errors[i].status = simulate(h, &plans[i], &judged[i], &errors[i]);
   }
   hk_status status = HK_OK;
   int best = 0;
   for (int i = 0; i < BATCH; i++) {
     if (errors[i].status != HK_OK && status == HK_OK)
       status = hk_fail(err, errors[i].status, "%s", errors[i].message);
-    if (times[i] < times[best]) best = i;
+    if (judged[i].cost < judged[best].cost) best = i;
   }
-  if (status == HK_OK && times[best] <= h->time) {
+  if (status == HK_OK && judged[best].cost <= h->best.cost) {
     hk_plan_free(&h->current);
     h->current = plans[best];
     memset(&plans[best], 0, sizeof plans[best]);
-    h->time = times[best];
+    h->best = judged[best];
   }
   for (int i = 0; i < BATCH; i++) hk_plan_free(&plans[i]);
   return status;
@@ -153,18 +222,28 @@ static hk_status climb_all(hill *h, hk_ns bound, hk_search_progress *p, hk_error
   const hk_ns began = hk_now();
   int64_t gained = 0;
   for (int64_t round = 0; h->options->rounds == 0 || round < h->options->rounds; round++) {
-    const hk_ns before = h->time;
+    const hk_ns before = h->best.cost;
     HK_TRY(climb(h, round, err));
-    if (h->time < before) gained = round;
+    if (h->best.cost < before) gained = round;
     *p = (hk_search_progress){.evaluated = (round + 1) * BATCH,
                               .seconds = (double)(hk_now() - began) / 1e9,
-                              .iteration_ns = h->time,
-                              .gap = (double)h->time / (double)hk_max(1, bound) - 1};
+                              .iteration_ns = h->best.mean,
+                              .gap = (double)h->best.mean / (double)hk_max(1, bound) - 1};
     if (h->options->progress != NULL && round % 16 == 0)
       h->options->progress(h->options->context, p);
     if (p->seconds >= h->options->seconds || round - gained >= STALE || p->gap <= ENOUGH) break;
   }
   return HK_OK;
+}
+
+/* Plans with an overlap leave the reserve of hk_overlap_search, unless the start does not. */
+static void set_limits(hill *h, const hk_forecast *start) {
+  const hk_memory_report *m = &start->result.memory;
+  const bool reserves = start->plan.overlap != HK_OVERLAP_NONE;
+  const double share = reserves ? 1 - HK_OVERLAP_RESERVE : 1;
+  h->most_peak = hk_max(m->peak, (hk_bytes)(share * (double)m->capacity));
+  const hk_bytes *given = h->options->gpu_state;
+  h->most_kept = given == NULL ? INT64_MAX : hk_max(*given, kept(&start->plan));
 }
 
 hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
@@ -174,13 +253,15 @@ hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
   memset(found, 0, sizeof *found);
   memset(end, 0, sizeof *end);
   HK_TRY(hk_certify(start, machine, &certificate, err));
-  hill h = {
-      .machine = machine, .options = options, .start = &start->plan, .time = start->iteration_ns};
+  hill h = {.machine = machine, .options = options, .start = &start->plan};
+  set_limits(&h, start);
+  HK_TRY(judge(&h, start, &h.best, err));
+  const hk_ns first = h.best.cost;
   HK_TRY(hk_plan_copy(&start->plan, &h.current, err));
   snprintf(h.current.policy, sizeof h.current.policy, "searched");
   h.current.stride = 0;
   hk_status status = climb_all(&h, certificate.made ? certificate.bound_ns : 0, end, err);
-  if (status == HK_OK && h.time < start->iteration_ns)
+  if (status == HK_OK && h.best.cost < first)
     status = hk_forecast_make(&h.current, machine, NULL, found, err);
   hk_plan_free(&h.current);
   return status;

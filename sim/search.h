@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Local search among plans that no policy makes: any route for each subgroup, any order, piece,
- * buffers and pace. Without an overlap.
+/* Local search among plans that no policy makes: any route for each subgroup, piece, buffers and
+ * pace; without an overlap any order; with one, which subgroups run ahead. Plans with an overlap
+ * are compared, and reserve memory, as in overlap.h.
  *
  * Each round simulates a batch of changed plans in parallel and goes on from the best if it is not
  * slower. Batches depend on the seed and the number of the round alone, so the same seed goes the
@@ -13,7 +14,7 @@
 typedef struct {
   int64_t evaluated; /* simulated schedules */
   double seconds;
-  hk_ns iteration_ns; /* the best so far */
+  hk_ns iteration_ns; /* the best so far; with clip_share the mean */
   double gap;         /* to the certified bound; of the best so far */
 } hk_search_progress;
 
@@ -21,13 +22,14 @@ typedef struct {
   double seconds; /* at most, about */
   int64_t rounds; /* at most; 0: any number */
   uint64_t seed;
-  const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
+  double clip_share;                                                   /* as in hk_plan_settings */
+  const hk_bytes *gpu_state;                                           /* likewise */
   void (*progress)(void *context, const hk_search_progress *progress); /* NULL: none */
   void *context;
 } hk_search_options;
 
-/* Improves `start`, which fits and is of runtime hocket without an overlap. *found is zeroed if
- * nothing is faster; else free it with hk_forecast_free. */
+/* Improves `start`, which fits and is of runtime hocket. *found is zeroed if nothing is faster;
+ * else free it with hk_forecast_free. */
 hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
                     const hk_search_options *options, hk_forecast *found, hk_search_progress *end,
                     hk_error *err);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Local search: against all assignments of routes of instances that are small enough to enumerate,
- * at other numbers of threads, and within limits. */
+/* Local search: against all assignments of routes (with an overlap, also of what runs ahead) of
+ * instances that are small enough to enumerate, at other numbers of threads, and within limits. */
 #include "sim/search.h"
 
 #include <omp.h>
 #include <stdlib.h>
 
+#include "sim/overlap.h"
 #include "sim/rank.h"
 #include "tests/random.h"
 
-enum { SUBGROUPS = 5, ASSIGNMENTS = 3 * 3 * 3 * 3 * 3, MOST_ROUNDS = 100 };
-static const hk_route ROUTES[] = {HK_ROUTE_CPU, HK_ROUTE_STAGED, HK_ROUTE_RESIDENT};
+enum { SUBGROUPS = 5, MOST_ROUNDS = 400 };
 
 typedef struct {
   hk_machine machine;
@@ -18,7 +18,7 @@ typedef struct {
 } instance;
 
 /* A model of 5 subgroups, on a node where memory may be scarce. */
-static instance make_instance(uint64_t seed) {
+static instance make_instance(uint64_t seed, hk_overlap overlap) {
   hk_error err = {0};
   random_stream r = {seed * 7919};
   instance made = {.machine = random_node(&r)};
@@ -41,10 +41,11 @@ static instance make_instance(uint64_t seed) {
                       .seq = 1,
                       .checkpoint_activations = true};
   const hk_candidate all_cpu = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
-  const hk_plan_settings settings = {.subgroup_numel = model.parameters / SUBGROUPS + 1};
+  const hk_plan_settings settings = {.subgroup_numel = model.parameters / SUBGROUPS + 1,
+                                     .overlap = overlap};
   must(hk_candidate_plan(&all_cpu, &model, m, &job, &settings, &made.plan, &err), &err);
   hk_model_free(&model);
-  assert_int_equal(made.plan.n_subgroups, SUBGROUPS);
+  if (overlap == HK_OVERLAP_NONE) assert_int_equal(made.plan.n_subgroups, SUBGROUPS);
   return made;
 }
 
@@ -57,16 +58,39 @@ static hk_forecast forecast_of(const hk_plan *plan, const hk_machine *machine) {
   return f;
 }
 
-/* The fastest assignment that fits, and the slowest. */
+/* Assignment `a` of routes, and of what runs ahead. False: there are not as many. */
+static bool assign(hk_plan *plan, size_t a) {
+  static const hk_route routes[] = {HK_ROUTE_CPU, HK_ROUTE_STAGED, HK_ROUTE_RESIDENT, HK_ROUTE_CPU};
+  const size_t choices = plan->overlap == HK_OVERLAP_BOTH ? 4 : 3;
+  for (size_t s = 0; s < plan->n_subgroups; s++, a /= choices) {
+    plan->subgroups[s].route = routes[a % choices];
+    plan->subgroups[s].ahead = a % choices == 3;
+  }
+  return a == 0;
+}
+
+/* By which the search compares plans with an overlap. */
+static hk_ns cost_of(const hk_forecast *f, const hk_machine *machine) {
+  hk_error err = {0};
+  hk_ns cost = f->iteration_ns, mean;
+  if (f->plan.overlap != HK_OVERLAP_NONE)
+    must(hk_overlap_judge(f, 0, machine, &cost, &mean, &err), &err);
+  return cost;
+}
+
+/* The cost of the best assignment that fits, leaves the reserve and settles, and the slowest that
+ * fits. */
 static bool enumerate(instance *of, hk_ns *fastest, hk_forecast *slowest) {
+  const bool reserves = of->plan.overlap != HK_OVERLAP_NONE;
   *fastest = INT64_MAX;
   *slowest = (hk_forecast){0};
-  for (size_t a = 0; a < ASSIGNMENTS; a++) {
-    size_t rest = a;
-    for (size_t s = 0; s < of->plan.n_subgroups; s++, rest /= 3)
-      of->plan.subgroups[s].route = ROUTES[rest % 3];
+  for (size_t a = 0; assign(&of->plan, a); a++) {
     hk_forecast f = forecast_of(&of->plan, &of->machine);
-    if (f.feasible && f.iteration_ns < *fastest) *fastest = f.iteration_ns;
+    const hk_memory_report *m = &f.result.memory;
+    const double share = reserves ? 1 - HK_OVERLAP_RESERVE : 1;
+    if (f.feasible && (double)m->peak <= share * (double)m->capacity &&
+        f.unsteady_ns <= f.iteration_ns / 1000)
+      *fastest = hk_min(*fastest, cost_of(&f, &of->machine));
     if (f.feasible && f.iteration_ns > slowest->iteration_ns) {
       hk_forecast_free(slowest);
       *slowest = f;
@@ -79,22 +103,20 @@ static bool enumerate(instance *of, hk_ns *fastest, hk_forecast *slowest) {
 
 /* Starts from the slowest assignment. Orders, pieces and pace may make the result faster than all
  * assignments. */
-static void finds_the_optimum(void **state) {
-  (void)state;
-  const int wanted = is_full_run() ? 30 : 3;
+static void find_the_optimum(hk_overlap overlap, int wanted) {
   int found = 0;
   for (uint64_t seed = 1; found < wanted; seed++) {
-    instance of = make_instance(seed);
+    instance of = make_instance(seed, overlap);
     hk_error err = {0};
     hk_ns fastest;
     hk_forecast slowest, best;
     hk_search_progress end;
-    if (enumerate(&of, &fastest, &slowest) && slowest.iteration_ns > fastest) {
+    if (enumerate(&of, &fastest, &slowest) && cost_of(&slowest, &of.machine) > fastest) {
       const hk_search_options options = {.seconds = 1e9, .rounds = MOST_ROUNDS, .seed = seed};
       must(hk_search(&slowest, &of.machine, &options, &best, &end, &err), &err);
-      if (!best.feasible || best.iteration_ns > fastest)
-        fail_msg("seed %d: %lld ns, an assignment has %lld", (int)seed,
-                 (long long)best.iteration_ns, (long long)fastest);
+      if (!best.feasible || cost_of(&best, &of.machine) > fastest)
+        fail_msg("%s, seed %d: %lld ns, an assignment has %lld", hk_overlap_names[overlap],
+                 (int)seed, (long long)best.iteration_ns, (long long)fastest);
       assert_int_equal(best.iteration_ns, end.iteration_ns);
       hk_forecast_free(&best);
       found++;
@@ -104,19 +126,29 @@ static void finds_the_optimum(void **state) {
   }
 }
 
-static void any_number_of_threads(void **state) {
+static void finds_the_optimum(void **state) {
   (void)state;
-  instance of = make_instance(3);
+  find_the_optimum(HK_OVERLAP_NONE, is_full_run() ? 30 : 3);
+}
+
+static void finds_the_optimum_with_an_overlap(void **state) {
+  (void)state;
+  find_the_optimum(HK_OVERLAP_FORWARD, is_full_run() ? 15 : 1);
+  find_the_optimum(HK_OVERLAP_BOTH, is_full_run() ? 15 : 1);
+}
+
+static void same_with_threads(hk_overlap overlap) {
+  instance of = make_instance(3, overlap);
   hk_forecast start = forecast_of(&of.plan, &of.machine), found[2];
   const int threads[] = {1, 3}, before = omp_get_max_threads();
   assert_true(start.feasible);
   for (int i = 0; i < 2; i++) {
     hk_error err = {0};
     hk_search_progress end;
-    const hk_search_options options = {.seconds = 1e9, .rounds = 40, .seed = 5};
+    const hk_search_options options = {.seconds = 1e9, .rounds = 100, .seed = 5};
     omp_set_num_threads(threads[i]);
     must(hk_search(&start, &of.machine, &options, &found[i], &end, &err), &err);
-    assert_int_equal(end.evaluated, 40 * 16);
+    assert_int_equal(end.evaluated, 100 * 4);
     assert_true(found[i].feasible);
   }
   omp_set_num_threads(before);
@@ -134,6 +166,12 @@ static void any_number_of_threads(void **state) {
   hk_plan_free(&of.plan);
 }
 
+static void any_number_of_threads(void **state) {
+  (void)state;
+  same_with_threads(HK_OVERLAP_NONE);
+  same_with_threads(HK_OVERLAP_BOTH);
+}
+
 static hk_bytes on_gpu(const hk_plan *plan) {
   return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
 }
@@ -141,7 +179,7 @@ static hk_bytes on_gpu(const hk_plan *plan) {
 /* State on the GPU up to the limit, although more fits and is faster. */
 static void keeps_the_limit(void **state) {
   (void)state;
-  instance of = make_instance(4);
+  instance of = make_instance(4, HK_OVERLAP_NONE);
   hk_error err = {0};
   hk_search_progress end;
   of.machine.gpu_memory.value *= 10;
@@ -150,7 +188,7 @@ static void keeps_the_limit(void **state) {
       hk_state_bytes(start.plan.optimizer, hk_plan_on_route(&start.plan, HK_ROUTE_CPU));
   for (int share = 0; share <= 4; share++) {
     const hk_bytes limit = all * share / 4;
-    const hk_search_options options = {.seconds = 1e9, .rounds = 30, .gpu_state = &limit};
+    const hk_search_options options = {.seconds = 1e9, .rounds = 120, .gpu_state = &limit};
     must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
     assert_true(on_gpu(&found.plan) <= limit);
     if (share == 4) assert_true(on_gpu(&found.plan) == all);
@@ -160,11 +198,46 @@ static void keeps_the_limit(void **state) {
   hk_plan_free(&of.plan);
 }
 
+/* With an overlap: state, gradients and early weights up to the limit, or all of GPU memory but the
+ * reserve, although plans that take more fit and are faster. */
+static void keeps_the_limits_of_an_overlap(void **state) {
+  (void)state;
+  instance of = make_instance(4, HK_OVERLAP_BOTH);
+  hk_error err = {0};
+  hk_search_progress end;
+  of.machine.gpu_memory.value = 1e12;
+  hk_forecast start = forecast_of(&of.plan, &of.machine), found;
+  const hk_bytes all = 14 * hk_plan_on_route(&of.plan, HK_ROUTE_CPU);
+  for (int share = 1; share <= 9; share++) {
+    const hk_bytes limit = all * share / 10;
+    const double capacity = (double)(start.result.memory.peak + limit);
+    hk_search_options options = {.seconds = 1e9, .rounds = 100, .gpu_state = &limit};
+    must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
+    assert_true(found.feasible && hk_overlap_gpu_bytes(&found.plan) <= limit);
+    hk_forecast_free(&found);
+    options.gpu_state = NULL;
+    hk_machine small = of.machine;
+    small.gpu_memory.value = capacity;
+    hk_forecast tight = forecast_of(&of.plan, &small);
+    assert_true(tight.feasible);
+    must(hk_search(&tight, &small, &options, &found, &end, &err), &err);
+    hk_forecast_free(&tight);
+    assert_true(found.feasible);
+    assert_true((double)found.result.memory.peak <= (1 - HK_OVERLAP_RESERVE) * capacity);
+    hk_forecast_free(&found);
+  }
+  hk_forecast_free(&start);
+  hk_plan_free(&of.plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(finds_the_optimum),
+      cmocka_unit_test(finds_the_optimum_with_an_overlap),
       cmocka_unit_test(any_number_of_threads),
       cmocka_unit_test(keeps_the_limit),
+      cmocka_unit_test(keeps_the_limits_of_an_overlap),
   };
+  omp_set_num_threads(1); /* simulations as short as these are slower with several */
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

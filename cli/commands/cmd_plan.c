@@ -21,6 +21,7 @@
 #include "cli/setup.h"
 #include "core/base/outfile.h"
 #include "sim/advice.h"
+#include "sim/held.h"
 #include "sim/rank.h"
 #include "sim/search.h"
 
@@ -313,14 +314,15 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
   if (ranking->n_fit > 0) hk_report_uncertainty_json(&p->uncertainty, root, ok);
   HK_TRY(hk_baseline_json(&p->baseline, &setup->machine, root, ok, err));
   hk_emission_json(&p->emission, root, ok);
+  cJSON *search = NULL;
+  if (ranking->simulations > 0 || p->searched.evaluated > 0)
+    search = hk_put_object(root, "search", ok);
   if (ranking->simulations > 0) {
-    cJSON *search = hk_put_object(root, "search", ok);
     hk_put_number(search, "simulations", ranking->simulations, ok);
     hk_put_number(search, "closed_form_ms", hk_ms(ranking->closed_form_ns), ok);
     hk_put_number(search, "gpu_state_limit_bytes", (double)ranking->gpu_limit, ok);
   }
   if (p->searched.evaluated > 0) {
-    cJSON *search = hk_put_object(root, "search", ok);
     hk_put_number(search, "evaluated", (double)p->searched.evaluated, ok);
     hk_put_number(search, "seconds", p->searched.seconds, ok);
   }
@@ -372,19 +374,21 @@ static void show_search(void *context, const hk_search_progress *now) {
 /* --search: from the fastest schedule of runtime hocket. */
 static hk_status search(const hk_args *args, hk_planning *p, hk_error *err) {
   hk_ranking *ranking = &p->ranking;
+  const hk_plan_settings *settings = &p->setup.settings;
   const hk_option_set fixed = HK_OPTION(POLICY) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |
-                              HK_OPTION(BUFFERS) | HK_OPTION(RUNTIME) | HK_OPTION(OVERLAP);
+                              HK_OPTION(BUFFERS) | HK_OPTION(RUNTIME);
   if (args->search == 0 && args->given & HK_OPTION(SEED))
     return hk_fail(err, HK_INPUT, "--seed starts another search: it needs --search SECONDS");
   if (args->search == 0 || ranking->n_fit == 0) return HK_OK;
-  if (args->given & fixed || hk_optimizer_info_of(p->setup.settings.optimizer)->orthogonal)
+  if (args->given & fixed || hk_optimizer_info_of(settings->optimizer)->orthogonal)
     return hk_fail(err, HK_INPUT,
-                   "--search chooses routes without an overlap: leave out --policy, --stride, "
-                   "--ratio, --buffers, --runtime, --overlap and --state muon");
+                   "--search chooses the routes: leave out --policy, --stride, --ratio, --buffers, "
+                   "--runtime and --state muon");
   const bool watched = !args->quiet && isatty(STDERR_FILENO);
   const hk_search_options options = {.seconds = args->search,
                                      .seed = (uint64_t)args->seed,
-                                     .gpu_state = p->setup.settings.gpu_state,
+                                     .clip_share = settings->clip_share,
+                                     .gpu_state = settings->gpu_state,
                                      .progress = watched ? show_search : NULL,
                                      .context = (void *)(uintptr_t)args};
   const hk_forecast *start = ranking->forecasts;
@@ -394,7 +398,10 @@ static hk_status search(const hk_args *args, hk_planning *p, hk_error *err) {
   hk_forecast found;
   hk_status status = hk_search(start, &p->setup.machine, &options, &found, &p->searched, err);
   if (watched) hk_screen_progress_end();
-  if (status == HK_OK && found.feasible && found.iteration_ns < ranking->forecasts[0].iteration_ns)
+  if (status == HK_OK && found.feasible)
+    status = hk_held_add(&found, settings->clip_share, &p->setup.machine, err);
+  if (status == HK_OK && found.feasible &&
+      hk_forecast_mean(&found) < hk_forecast_mean(&ranking->forecasts[0]))
     status = hk_ranking_lead(ranking, &p->setup.machine, &found, err);
   hk_forecast_free(&found);
   return status;
@@ -502,7 +509,8 @@ const hk_command hk_command_plan = {
         "the mean iteration if clipping acts in a share Q of the steps, and lets the GPU\n"
         "update more in these.\n"
         "--search SECONDS goes on from the best schedule by local search: routes of single\n"
-        "subgroups, order, pieces, buffers, pace. --seed starts another one. For example\n"
+        "subgroups, order, pieces, buffers, pace; with --overlap what runs ahead instead of\n"
+        "the order. --seed starts another one. For example\n"
         "hocket plan --model llama-2-13b --machine h200-16c --search 10.\n"
         "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
         "schedule; --from reads one, and says how long it takes and what is better.\n"
