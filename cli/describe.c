@@ -14,8 +14,6 @@
 
 #include "core/base/json.h"
 
-extern char **environ;
-
 /* python3 -m hocket, which would look for modules in the working directory first: it may be a
  * checkpoint that somebody else has made. */
 #define SCRIPT                                                \
