@@ -119,13 +119,8 @@ def watch(arguments, environment, theirs: int, out: int, errors: int, news: int)
         os.environ.update(environment)
         os._exit(run(arguments))
     os.write(news, b"%*d" % (WIDTH, pid))
-    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    status = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-    os.write(news, b"%*d" % (WIDTH, status))
-    read = select.poll()  # until wait() has closed its end, the process is a zombie, as Popen's is
-    read.register(news, 0)
-    read.poll()
-    os.waitpid(pid, 0)
+    status = os.waitpid(pid, 0)[1]
+    os.write(news, b"%*d" % (WIDTH, os.waitstatus_to_exitcode(status)))
     os._exit(0)
 
 
