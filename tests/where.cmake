@@ -44,7 +44,7 @@ set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_host_memory
 set(LONG_IN_TSAN engine_adapt engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
                  engine_checkpoint_kills engine_checkpoint_training engine_checksum
                  engine_clip_blocks engine_exact engine_formats engine_formats_bias engine_recording engine_run engine_segments
-                 engine_squares engine_stand engine_training_faults engine_training_orders
+                 engine_squares engine_stand engine_stand_clock engine_training_faults engine_training_orders
                  engine_validate)
 
 # CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take

@@ -233,7 +233,7 @@ static void waits(int overlap) {
 static void ends(int overlap) {
   for (int i = 0; i < 12; i++) {
     world w;
-    open_world(&w, 43, 200000, NULL, overlap, 2);
+    open_world(&w, 43, LONG_STEP / 15, NULL, overlap, 2);
     if (i % 4 > 0) iterate(&w, 1 + i % 3);
     if (i % 4 > 1) {
       for (size_t k = w.n; k-- > (size_t)(i % 3);) hand_over(&w, k);
