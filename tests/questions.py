@@ -8,7 +8,8 @@ Each "### N. Question?" has one ```sh block with one command and a line below it
 "Prints". Quoted text of that line must be in the output (stdout and stderr, with blanks and line
 breaks as one space), in any order. "Exit status 1." in the line expects that status, else it is 0.
 Commands run in the working directory, in order. Without HOCKET_TEST_FULL, `plan` gets --quiet where
-no quoted text needs advice, warnings or notes: advice simulates many jobs.
+no quoted text needs advice, warnings or notes: advice simulates many jobs. And --largest, which
+plans as often, is not run: test_golden_largest.sh does.
 """
 
 import os
@@ -40,13 +41,16 @@ def main():
         text = file.read()
     questions = QUESTION.findall(text)
     headings = re.findall(r"^### ", text, re.M)
-    failures = 0
+    failures = skipped = 0
     if len(questions) != len(headings) or not questions:
         print(f"FAIL: {len(headings)} headings, {len(questions)} questions of the right form")
         failures += 1
     for place, (number, question, command, line) in enumerate(questions, 1):
         fragments = re.findall(r"`([^`]+)`", line)
         expected = 1 if "Exit status 1." in line else 0
+        if "--largest" in command and not os.environ.get("HOCKET_TEST_FULL"):
+            skipped += 1
+            continue
         began = time.monotonic()
         status, said = ask(hocket, command, fragments)
         if verbose:
@@ -58,7 +62,7 @@ def main():
             failures += 1
             print(f"FAIL: {number}. {question}\n  {command}\n  exit status {status}, expected "
                   f"{expected}; not printed: {missing}\n  {said[:600]}")
-    print(f"{len(questions)} questions, {failures} failures")
+    print(f"{len(questions)} questions, {skipped} of them skipped, {failures} failures")
     return 1 if failures else 0
 
 
