@@ -31,7 +31,7 @@ static void iterate(world *w, int disorder) {
 }
 
 static uint64_t cases(void) {
-  return case_count((case_counts){.release = 50, .address = 8, .thread = 2},
+  return case_count((case_counts){.release = 40, .address = 8, .thread = 2},
                     (case_counts){.release = 200, .address = 60, .thread = 20});
 }
 

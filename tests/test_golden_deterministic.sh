@@ -15,8 +15,9 @@ same() {
 # `plan` runs candidates in parallel; --nodes 3 makes llama-3-70b fit.
 big=(--model llama-3-70b --machine polaris-a100-4x40gb --nodes 3)
 for options in "--model llama-2-7b --machine h200-16c --explain" "${big[*]}"; do
-  for threads in 1 2 2 4; do
-    for form in "" --json; do
+  for form in "" --json; do
+    [[ $form ]] && numbers="1 2 2 4" || numbers="1 4" # text prints what JSON has
+    for threads in $numbers; do
       # shellcheck disable=SC2086
       OMP_NUM_THREADS=$threads "$hocket" plan $options $form -o plan.json >out 2>err
       cat plan.json >>out
