@@ -122,6 +122,8 @@ static hk_status describe(const char *path, int64_t seq, bool checkpoint, double
   int status = 0;
   const int failed = start(path, seq, checkpoint, fileno(out), fileno(messages), &child);
   if (failed) return hk_fail(err, HK_INPUT, "%s", strerror(failed));
+  if (isatty(STDERR_FILENO))
+    fprintf(stderr, "hocket: Python counts %s, for up to %g s; Ctrl-C ends it\n", path, seconds);
   if (!wait_for(child, seconds, &status))
     return hk_fail(err, HK_INPUT, "it took longer than %g s", seconds);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return read_document(out, model, err);

@@ -42,7 +42,10 @@ def of_folder(path: str, seq: int = 0, checkpoint: bool = True) -> Dict[str, Any
     text.use_cache = False
     architecture = (getattr(config, "architectures", None) or [None])[0]
     model_class = getattr(transformers, architecture or "AutoModelForCausalLM", None)
-    if model_class is None:
+    is_model = isinstance(model_class, type) and issubclass(
+        model_class, transformers.PreTrainedModel
+    )
+    if architecture and not is_model:
         raise HocketUsageError(f"transformers {transformers.__version__} has no {architecture}")
     with torch.device("meta"):
         model = model_class(config) if architecture else model_class.from_config(config)

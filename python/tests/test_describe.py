@@ -186,8 +186,9 @@ def test_what_cannot_be_described_says_why(tmp_path):
     )
     with pytest.raises(HocketUsageError, match="takes input_features, not tokens"):
         of_folder(str(tmp_path / "whisper"))
-    with pytest.raises(HocketUsageError, match="has no NoSuchModel"):
-        of_folder(str(folder_of(tmp_path / "mine", "mamba2", architectures=["NoSuchModel"])))
+    for other in ("NoSuchModel", "pipeline", "AutoConfig"):
+        with pytest.raises(HocketUsageError, match=f"has no {other}$"):
+            of_folder(str(folder_of(tmp_path / other, "mamba2", architectures=[other])))
 
 
 @pytest.mark.full
