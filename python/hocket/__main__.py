@@ -41,14 +41,15 @@ def of_folder(path: str, seq: int = 0, checkpoint: bool = True) -> Dict[str, Any
     text = config.get_text_config()
     text.use_cache = False
     architecture = (getattr(config, "architectures", None) or [None])[0]
-    model_class = getattr(transformers, architecture or "AutoModelForCausalLM", None)
+    model_class = getattr(transformers, architecture, None) if architecture else None
     is_model = isinstance(model_class, type) and issubclass(
         model_class, transformers.PreTrainedModel
     )
     if architecture and not is_model:
         raise HocketUsageError(f"transformers {transformers.__version__} has no {architecture}")
+    make = model_class or transformers.AutoModelForCausalLM.from_config
     with torch.device("meta"):
-        model = model_class(config) if architecture else model_class.from_config(config)
+        model = make(config)
     model = model.to(torch.bfloat16)
     if model.main_input_name != "input_ids":
         raise HocketUsageError(
