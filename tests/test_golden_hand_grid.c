@@ -94,21 +94,12 @@ static void compare_everywhere(hk_overlap overlap) {
   compare_all("h200-node-4x-64c", "gpu.memory=60G", overlap);
 }
 
-/* The whole grid takes minutes without sanitizers, and they would look at the same code again. */
-static bool is_whole_grid(void) {
-#ifdef __SANITIZE_ADDRESS__
-  return false;
-#else
-  return is_full_run();
-#endif
-}
-
 static void no_ratio_by_hand_is_faster(void **state) {
   (void)state;
   const char *const ample = "gpu.memory*=1";
   compare_at(&(place){"llama-2-13b", "polaris-a100-4x40gb", ample, HK_OVERLAP_NONE, 1});
   compare_at(&(place){"qwen2.5-32b", "jlse-h100-4x80gb", ample, HK_OVERLAP_NONE, 1});
-  if (!is_whole_grid()) return;
+  if (!is_full_release()) return; /* it takes minutes */
   compare_everywhere(HK_OVERLAP_NONE);
   compare_at(&(place){"qwen2.5-32b", "aws-g6e.48xlarge", ample, HK_OVERLAP_NONE, 1});
   compare_at(&(place){"llama-2-70b", "dgx-h100-8x80gb", ample, HK_OVERLAP_NONE, 1});
@@ -118,7 +109,7 @@ static void no_ratio_by_hand_is_faster(void **state) {
 static void no_ratio_by_hand_is_faster_with_overlap(void **state) {
   (void)state;
   compare_at(&(place){"qwen2.5-32b", "jlse-h100-4x80gb", "gpu.memory=40G", HK_OVERLAP_BOTH, 1});
-  if (is_whole_grid()) compare_everywhere(HK_OVERLAP_BOTH);
+  if (is_full_release()) compare_everywhere(HK_OVERLAP_BOTH);
 }
 
 int main(void) {

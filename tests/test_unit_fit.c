@@ -351,7 +351,7 @@ static void published_rows_give_a_sane_profile(void **state) {
   hk_run_table t = published();
   thin_out(&t, 3);
   /* JLSE with --full; test_golden_published fits most of its rows. */
-  for (size_t i = 0; i < (is_full_run() ? 2 : 1); i++) {
+  for (size_t i = 0; i < (is_full_release() ? 2 : 1); i++) {
     hk_machine start = load(names[i]);
     hk_fit fit = fitted(&t, &start, NULL);
     check_sane(&fit);

@@ -230,7 +230,7 @@ static void test_turns(void **state) {
   static const double seen[][2] = {{0.97, 1}, {1.45, 1}, {1.6, 2}, {2.9, 3}, {4, 1e6}, {3.1, 1e6}};
   hk_machine truth = h200();
   for (size_t i = 0; i < COUNT(seen); i++) {
-    if (i != 1 && !is_full_run()) continue;
+    if (i != 1 && !is_full_release()) continue;
     truth.copies_at_once.value = seen[i][0];
     hk_campaign c = campaign_of(&truth, true, 0.001);
     hk_profile_fit fit = fitted(&c, &truth);
@@ -247,7 +247,7 @@ static void test_free_operations(void **state) {
   (void)state;
   hk_machine truth = h200();
   truth.cpu_operation.value = 0;
-  for (uint64_t seed = 1; seed <= (is_full_run() ? 3 : 1); seed++) {
+  for (uint64_t seed = 1; seed <= (is_full_release() ? 3 : 1); seed++) {
     hk_campaign c = seeded_campaign(&truth, true, 0.01, seed);
     hk_profile_fit fit = fitted(&c, &truth);
     const hk_calibrated *q = calibrated(&fit, "cpu.operation_ns");
@@ -345,7 +345,7 @@ static void test_four_gpus(void **state) {
 /* AdamW beside copies faster (12 G/s) than alone: no profile can replay that. */
 static void test_contradiction(void **state) {
   (void)state;
-  if (!is_full_run()) skip(); /* a third of this program's time */
+  if (!is_full_release()) skip(); /* a third of this program's time */
   hk_error err = {0};
   hk_machine truth = h200();
   hk_campaign c = campaign_of(&truth, false, 0.01);
@@ -466,7 +466,7 @@ static void test_small_host(void **state) {
   truth.dram.value = truth.dram_with_dma.value = 20e9;
   truth.h2d_loaded.value = 0;
   truth.d2h_cost.value = 1;
-  for (int quick = is_full_run() ? 0 : 1; quick < 2; quick++) {
+  for (int quick = is_full_release() ? 0 : 1; quick < 2; quick++) {
     hk_campaign c = campaign_of(&truth, quick, 0.03);
     hk_profile_fit fit = fitted(&c, &truth);
     const hk_machine *m = &fit.machine;

@@ -173,7 +173,7 @@ static size_t check_best(const hk_model *model, const hk_machine *machine, const
 /* Random nodes, where memory may be scarce on each side; several micro-steps, ranks. */
 static void what_is_proven_slower_is_left_out(void **state) {
   (void)state;
-  const int n = is_full_run() ? 500 : 30;
+  const int n = is_full_release() ? 500 : 30;
   hk_model model = tiny_model(2);
   const double state_bytes = 12 * (double)model.parameters;
   random_stream r = {.state = 5};

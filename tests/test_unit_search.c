@@ -128,13 +128,13 @@ static void find_the_optimum(hk_overlap overlap, int wanted) {
 
 static void finds_the_optimum(void **state) {
   (void)state;
-  find_the_optimum(HK_OVERLAP_NONE, is_full_run() ? 30 : 3);
+  find_the_optimum(HK_OVERLAP_NONE, is_full_release() ? 30 : 3);
 }
 
 static void finds_the_optimum_with_an_overlap(void **state) {
   (void)state;
-  find_the_optimum(HK_OVERLAP_FORWARD, is_full_run() ? 15 : 1);
-  find_the_optimum(HK_OVERLAP_BOTH, is_full_run() ? 15 : 1);
+  find_the_optimum(HK_OVERLAP_FORWARD, is_full_release() ? 15 : 1);
+  find_the_optimum(HK_OVERLAP_BOTH, is_full_release() ? 15 : 1);
 }
 
 static void same_with_threads(hk_overlap overlap) {
