@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/graph/bytes.h"
+#include "sim/nvme.h"
 
 #define LEAST_GAIN   1.02    /* of a move of the search */
 #define WORTH_SAYING 1.03    /* of a suggestion */
@@ -89,7 +90,7 @@ const char *hk_alternative_text(const hk_alternative *a, char *buffer, size_t si
                                    : ", momentum and variance rounded to bf16";
   if (a->batch != 1) snprintf(batch, sizeof batch, " (%.3g x the batch)", a->batch);
   if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast or more", a->gain);
-  snprintf(buffer, size, "%s%s: %s tokens/s%s%s (%s)", a->options, batch,
+  snprintf(buffer, size, "%s%s: %s%s tokens/s%s%s (%s)", a->options, batch, a->nvme ? "about " : "",
            hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain, rounded,
            a->schedule);
   return buffer;
@@ -493,6 +494,40 @@ static hk_status try_more_gpus(search *s, const hk_forecast *nearest, hk_error *
   return HK_OK;
 }
 
+/* State on the drives, if the job then fits. */
+static hk_status try_nvme(search *s, hk_error *err) {
+  const hk_runtime *runtime = s->options->only_runtime;
+  const hk_machine *m = s->machine;
+  hk_alternative found;
+  hk_forecast forecast;
+  hk_error problem = {0};
+  hk_nvme nvme;
+  char stored[16];
+  if ((runtime && *runtime != HK_RUNTIME_DEEPSPEED) ||
+      s->settings->optimizer != HK_OPTIMIZER_FP32 || s->job->loss_chunks > 1 ||
+      s->ops_per_step * s->job->grad_accum > s->budget)
+    return HK_OK;
+  const hk_status status =
+      hk_nvme_forecast(s->model, m, s->job, s->settings, &forecast, &nvme, &problem);
+  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
+  if (status != HK_OK) return HK_OK;
+  if (nvme.fits) {
+    describe(s, s->job, HK_OVERLAP_NONE, &forecast, &found);
+    found.nvme = true;
+    found.iteration_ns = nvme.iteration_ns;
+    found.tokens_per_s = (double)hk_job_tokens(s->job) * 1e9 / (double)nvme.iteration_ns;
+    snprintf(found.options, sizeof found.options, "DeepSpeed with offload_optimizer on nvme");
+    snprintf(found.schedule, sizeof found.schedule,
+             "%s a node; update %.1f s at %.3g GB/s in, %.3g out: %s",
+             hk_format_bytes((hk_bytes)nvme.stored, stored, sizeof stored),
+             hk_ms(nvme.update_ns) / 1e3, m->nvme_read.value / 1e9, m->nvme_write.value / 1e9,
+             hk_origin_name(m->nvme_write.origin));
+    suggest(s, &found, 0);
+  }
+  hk_forecast_free(&forecast);
+  return HK_OK;
+}
+
 hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_job *job,
                     const hk_plan_settings *settings, const hk_ranking_options *options,
                     const hk_ranking *ranking, hk_advice *advice, hk_error *err) {
@@ -520,6 +555,7 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
     if (status == HK_OK) status = try_smaller_batch(s, err);
     if (status == HK_OK) status = try_adapters(s, err);
     if (status == HK_OK) status = try_more_gpus(s, &ranking->forecasts[0], err);
+    if (status == HK_OK) status = try_nvme(s, err);
   }
   free(s);
   return status;

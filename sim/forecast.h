@@ -42,7 +42,7 @@ typedef struct {
   double training_utilization;
   char problem[256]; /* "host memory: 291 GiB missing in backward (needs ..., has ...)"; empty: fits
                       */
-  char advice[512];  /* changes that would make it fit; empty if it fits */
+  char advice[768];  /* changes that would make it fit; empty if it fits */
 } hk_forecast;
 
 /* The mean iteration with the share of clipped steps that hk_held_add was given. */

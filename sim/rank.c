@@ -332,7 +332,7 @@ static void say_why(hk_ranking *ranking, const hk_machine *machine,
 
 static void say_why_not(hk_ranking *ranking) {
   const hk_forecast *nearest = &ranking->forecasts[0];
-  char text[900], title[80];
+  char text[1280], title[80];
   snprintf(text, sizeof text, "does not fit: %s; nearest is %s (%s); %s", nearest->problem,
            hk_forecast_title(nearest, title, sizeof title), hk_runtime_name(nearest->plan.runtime),
            nearest->advice);

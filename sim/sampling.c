@@ -19,9 +19,10 @@ const char *hk_error_kind_name(hk_error_kind kind) {
   return names[kind];
 }
 
-/* Counts and sizes. */
+/* Counts and sizes, and what no simulation uses. */
 static bool is_count(const hk_quantity_info *info) {
-  return strcmp(info->unit, "B") == 0 || strncmp(info->key, "node.", 5) == 0;
+  return strcmp(info->unit, "B") == 0 || strncmp(info->key, "node.", 5) == 0 ||
+         strncmp(info->key, "nvme.", 5) == 0;
 }
 
 static bool says_no_effect(const hk_quantity_info *info, const hk_quantity *quantity) {

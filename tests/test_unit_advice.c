@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "sim/advice.h"
+#include "sim/nvme.h"
 #include "sim/rank.h"
 
 typedef struct {
@@ -73,6 +74,19 @@ static void drop(world *w) {
   hk_machine_free(&w->machine);
 }
 
+/* State on the drives is DeepSpeed's, and a closed form (tests/test_unit_nvme.c). */
+static void check_drives(const world *w, const hk_alternative *a) {
+  hk_error err = {0};
+  hk_forecast forecast;
+  hk_nvme nvme;
+  if (hk_nvme_forecast(&w->model, &w->machine, &w->job, &w->settings, &forecast, &nvme, &err) !=
+      HK_OK)
+    fail_msg("%s", err.message);
+  assert_true(nvme.fits && forecast.host_short > 0);
+  assert_int_equal(a->iteration_ns, nvme.iteration_ns);
+  hk_forecast_free(&forecast);
+}
+
 /* Ranks every suggestion anew. */
 static void check_promises(const world *w) {
   const hk_advice *advice = &w->advice;
@@ -83,6 +97,10 @@ static void check_promises(const world *w) {
     world other = *w;
     const hk_frozen_spec adapters = {.rank = a->lora, .bytes = 2};
     hk_error err = {0};
+    if (a->nvme) {
+      check_drives(w, a);
+      continue;
+    }
     if (a->lora > 0 &&
         (hk_model_from_config(w->model.config, w->model.name, &other.model, &err) != HK_OK ||
          hk_model_freeze(&other.model, &adapters, &err) != HK_OK))
@@ -161,7 +179,7 @@ static void test_accumulation(void **state) {
 }
 
 /* Host memory is too small. Tensor parallelism does not change what a node's ranks need together,
- * so the only advice is more nodes. */
+ * so the only advice is more nodes. State on the drives would leave 26 GB of weights on 24 GB. */
 static void test_more_gpus(void **state) {
   (void)state;
   world w;
@@ -267,6 +285,7 @@ static void test_small_host(void **state) {
   assert_string_equal(w.advice.list[0].options, "--state 8bit+split");
   assert_string_equal(w.advice.list[1].options, "--lora 16");
   assert_string_equal(w.advice.list[2].options, "--nodes 2");
+  assert_string_equal(w.advice.list[3].options, "DeepSpeed with offload_optimizer on nvme");
   check_promises(&w);
   drop(&w);
 }

@@ -354,7 +354,7 @@ static hk_status advise(const hk_args *args, const hk_ranking_options *options, 
   if (args->quiet || (fits && hk_emit_instead(args->output))) return HK_OK;
   HK_TRY(hk_advise(&setup->model, &setup->machine, &setup->job, &setup->settings, options,
                    &p->ranking, &p->advice, err));
-  char all[512] = "", one[256];
+  char all[768] = "", one[256];
   for (int i = 0; i < p->advice.n; i++) {
     const size_t used = strlen(all);
     snprintf(all + used, sizeof all - used, "%s%s", i == 0 ? "try " : "; or ",

@@ -53,7 +53,11 @@ typedef struct {
  * threads that only updates (two nodes). In iterations at micro-batches 1 and 2 the predicted
  * backward equals the measured one with a share of 0.60 to 0.82 (two nodes). With 15 threads, an
  * update took 12 ms longer beside forward (45 to 100 ms of launches) than without it at micro-batch
- * 1, and 4 ms at 4: means of three nodes each, from -19 to +36 ms. */
+ * 1, and 4 ms at 4: means of three nodes each, from -19 to +36 ms.
+ *
+ * The defaults of nvme.* are about what one drive on PCIe 4 x4 has. Reads and writes at 6.0 GB/s
+ * together are also the middle of five published runs (tests/data/nvme-runs.csv). No simulation
+ * uses them: sim/nvme.h does. */
 #define HK_MACHINE_QUANTITIES(X)                                                                   \
   X(gpus, "node.gpus", "1", 1, 64, NAN, "GPUs of a node")                                          \
   X(cores, "node.cores", "1", 1, 4096, NAN, "physical CPU cores of a node")                        \
@@ -216,7 +220,11 @@ typedef struct {
   X(net, "network.bytes_per_s", "B/s", 1e6, 1e15, 12.5e9,                                          \
     "node: bandwidth to other nodes, one direction")                                               \
   X(net_latency, "network.latency_ns", "ns", 0, 1e9, 20000,                                        \
-    "latency of one step of a ring between nodes")
+    "latency of one step of a ring between nodes")                                                 \
+  X(nvme_read, "nvme.read_bytes_per_s", "B/s", 1e6, 1e15, 7e9,                                     \
+    "node: sequential reads from the local drives, all together, while nothing is written")        \
+  X(nvme_write, "nvme.write_bytes_per_s", "B/s", 1e6, 1e15, 5e9,                                   \
+    "node: sequential writes to the local drives, all together, while nothing is read")
 
 #define HK_ONE(...) +1
 enum { HK_QUANTITY_COUNT = HK_MACHINE_QUANTITIES(HK_ONE) };
