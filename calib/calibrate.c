@@ -25,6 +25,12 @@ static const pace quick_pace = {
 static const pace full_pace = {
     .budget_s = 480, .target = 0.02, .least = 8, .most = 400, .wish = 60 * 1000000};
 
+/* Of the drives. */
+#define QUICK_FILE     ((hk_bytes)1 << 30)
+#define FULL_FILE      ((hk_bytes)4 << 30)
+#define QUICK_DRIVES_S 15
+#define FULL_DRIVES_S  60
+
 /* Most seconds to pin and fill host memory in a quick calibration, which should take a minute in
  * all. */
 #define QUICK_FILL_S 10
@@ -122,6 +128,26 @@ static hk_status make_name(task *t, hk_error *err) {
   return HK_OK;
 }
 
+/* -- Drives ------------------------------------------------------------------------------------ */
+
+static hk_drive_options drive_options(const task *t) {
+  return (hk_drive_options){.folder = t->options->nvme,
+                            .bytes = t->quick ? QUICK_FILE : FULL_FILE,
+                            .budget_s = t->quick ? QUICK_DRIVES_S : FULL_DRIVES_S,
+                            .stop = t->options->stop};
+}
+
+/* An interruption is no error. */
+static hk_status measure_drives(task *t, hk_error *err) {
+  const hk_calibrate_options *o = t->options;
+  const hk_drive_options options = drive_options(t);
+  if (!o->nvme) return HK_OK;
+  if (o->progress) o->progress(o->context, "drives", 0, options.budget_s, 0, t->out->campaign.n);
+  const hk_status status = hk_drive_measure(&options, &t->out->drives, err);
+  t->out->campaign.interrupted = status == HK_NO;
+  return status == HK_NO ? HK_OK : status;
+}
+
 /* -- Start and resume -------------------------------------------------------------------------- */
 
 /* Settles name, pace and the run to resume, before any device is opened. */
@@ -136,6 +162,10 @@ static hk_status settle(task *t, hk_error *err) {
     HK_TRY(hk_calibration_run_unfinished(t->store, o->name, &t->before, &t->was, err));
     t->quick = t->before.quick; /* its samples belong to that campaign's probes */
     snprintf(t->name, sizeof t->name, "%s", t->before.name);
+  }
+  if (o->nvme) {
+    const hk_drive_options drives = drive_options(t);
+    HK_TRY(hk_drive_check(&drives, err));
   }
   return t->name[0] ? check_free(t, err) : HK_OK;
 }
@@ -274,7 +304,7 @@ static hk_status conclude(task *t, hk_error *err) {
   struct tm utc;
   gmtime_r(&now, &utc);
   strftime(date, sizeof date, "%Y-%m-%d", &utc);
-  const hk_profile_fit_options options = {.name = t->name, .date = date};
+  const hk_profile_fit_options options = {.name = t->name, .date = date, .drives = &t->out->drives};
   hk_calibration *out = t->out;
   HK_TRY(hk_profile_fit_make(&out->campaign, &out->fingerprint, &options, &out->fit, err));
   return hk_profiles_save(t->store, &out->fit, &out->campaign, &out->fingerprint, out->run,
@@ -312,7 +342,8 @@ static hk_status calibrate_on(task *t, hk_error *err) {
   HK_TRY(hk_fingerprint_take(hk_stand_backend(t->stand, 0), scope.gpus, t->options->version,
                              &out->fingerprint, err));
   HK_TRY(t->options->resume ? go_on(t, err) : begin(t, err));
-  hk_status status = measure(t, err);
+  hk_status status = measure_drives(t, err);
+  if (status == HK_OK && !out->campaign.interrupted) status = measure(t, err);
   if (status == HK_OK && !out->campaign.interrupted) status = conclude(t, err);
   return say_what_is_kept(t, status, err);
 }

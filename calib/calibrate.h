@@ -17,6 +17,8 @@ typedef struct {
                       ends when more of it would not make the profile better
                       (hk_expected_error_converged) */
   uint64_t seed;
+  const char *nvme; /* a folder on the drives whose bandwidth is measured (calib/stand/drive.h), for
+                       60 s, quick 15, before the rest; NULL: not measured */
   const volatile sig_atomic_t *stop;
   void (*progress)(void *context, const char *probe, double share, double left_s, size_t narrow,
                    size_t n);
@@ -27,6 +29,7 @@ typedef struct {
 typedef struct {
   hk_campaign campaign;
   hk_profile_fit fit; /* zeroed when interrupted */
+  hk_drive_rates drives;
   hk_fingerprint fingerprint;
   int64_t run;
   bool resumed;

@@ -139,6 +139,8 @@
     "--quick 5)")                                                                                  \
   X(MEMORY, "memory", 0, COUNT, memory, "BYTES", 1e6, 1e15,                                        \
     "host memory, with k, M or G; calibrate: used for measuring (default 32G, at most a quarter)") \
+  X(NVME, "nvme", 0, TEXT, nvme, "FOLDER", 0, 0,                                                   \
+    "also measure the drives of this folder, with a file of 4 GiB (--quick: 1) for a minute")      \
   X(GPU, "gpu", 0, TEXT, gpu, "NAME", 0, 0, "a GPU ('hocket machine parts gpu')")                  \
   X(PCIE, "pcie", 0, TEXT, pcie, "GENxLANES", 0, 0,                                                \
     "the slot of each GPU, such as 4x16 (default: the slower of GPU and CPU)")                     \
@@ -256,6 +258,7 @@ typedef struct {
   double max_norm; /* 0: no clipping */
   const char *timeline, *checkpoint_file;
   const char *name;
+  const char *nvme;
   const char *gpu, *pcie, *dram, *cpu, *nvlink, *network, *without, *description;
   int64_t cores, numa;       /* 0: not given */
   double budget, target;     /* 0: not given; target in % */

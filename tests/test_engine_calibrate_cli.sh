@@ -39,6 +39,7 @@ expect 2 "'--budget': expected a number" calibrate "${refused[@]}" --budget 0
 expect 2 "'--target': expected a number" calibrate "${refused[@]}" --target 0
 expect 2 "'--memory': expected a whole number" calibrate "${refused[@]}" --memory much
 expect 2 "unexpected argument" calibrate "${refused[@]}" here
+expect 2 "--nvme 'nowhere': No such file" calibrate "${refused[@]}" --nvme nowhere
 if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
   # Built without nvcc it cannot even look for one.
   none="no CUDA device"
@@ -48,7 +49,9 @@ fi
 
 # -- Measured, stored, used ----------------------------------------------------------------------
 
-calibrate "${quick[@]}" --name here --budget 4 -o here.json
+calibrate "${quick[@]}" --name here --budget 4 --nvme . -o here.json
+[[ -z $(find . -name '.hocket-nvme-*') ]] || fail "--nvme left its file"
+grep -qE "^nvme\.read_bytes_per_s +[0-9.]+ .?B/s +[0-9.]+( .?B/s)? to " out || fail "no drives: $(cat out)"
 grep -Eq "^here: (not )?accepted: nine in ten predicted updates are expected to be within" out &&
   grep -q "^quick calibration of 1 x host" out || fail "no heading: $(head -3 out)"
 grep -qE "^pcie\.h2d_bytes_per_s +[0-9.]+ .B/s +[0-9.]+( .B/s)? to " out || fail "no table of quantities"

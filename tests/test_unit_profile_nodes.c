@@ -148,6 +148,29 @@ static size_t values_of(const measured_node *node) {
   return n;
 }
 
+/* With drives of 6.0 and 6.4, and 4.0 and 4.2 GB/s. */
+static hk_profile_fit with_drives(const hk_campaign *c, const hk_machine *m) {
+  const hk_drive_rates drives = {
+      .bytes = 1 << 30, .rounds = 2, .read = {6.0 * GB, 6.4 * GB}, .write = {4.2 * GB, 4.0 * GB}};
+  const hk_fingerprint f = fingerprint_of(m);
+  const hk_profile_fit_options options = {.name = "test", .date = "2026-11-21", .drives = &drives};
+  hk_error err = {0};
+  hk_profile_fit fit;
+  must(hk_profile_fit_make(c, &f, &options, &fit, &err), &err);
+  return fit;
+}
+
+static void check_drives(const hk_profile_fit *fit) {
+  const hk_quantity *read = &fit->machine.nvme_read, *write = &fit->machine.nvme_write;
+  const hk_calibrated *entry = calibrated(fit, "nvme.read_bytes_per_s");
+  check_near("reads", read->value, 6.2 * GB, 1e-6);
+  check_near("writes", write->value, 4.1 * GB, 1e-6);
+  assert_int_equal(read->origin, HK_ORIGIN_MEASURED);
+  assert_non_null(strstr(write->source, "median of 2 sequential writes of 1.00 GiB"));
+  assert_non_null(entry);
+  assert_true(entry->low <= 6.0 * GB && entry->high >= 6.4 * GB);
+}
+
 /* Fits a profile to the node's table. Replayed rates of AdamW and copies beside it are within 3 %
  * (median) and 10 % (worst) of the measured ones. */
 static void check_node(const measured_node *node) {
@@ -160,7 +183,7 @@ static void check_node(const measured_node *node) {
   m.dram.value = m.dram_with_dma.value = 400 * GB;
   m.cpu_operation.value = 0; /* small pieces were not probed */
   hk_campaign c = measured_campaign(&m, node);
-  hk_profile_fit fit = fitted(&c, &m);
+  hk_profile_fit fit = with_drives(&c, &m);
   double errors[64];
   size_t n = 0;
   for (size_t i = 0; i < fit.n_replays; i++) {
@@ -183,6 +206,7 @@ static void check_node(const measured_node *node) {
   assert_true(errors[n - 1] <= 10);
   assert_true(fit.expected.expected_pct <= node->expected_pct);
   assert_int_equal(fit.once, 0);
+  check_drives(&fit);
   hk_profile_fit_free(&fit);
   hk_campaign_free(&c);
   hk_machine_free(&m);

@@ -139,6 +139,25 @@ static hk_status replay_all(const hk_draft *draft) {
 
 /* -- The fit ----------------------------------------------------------------------------------- */
 
+static hk_status put_drive(hk_draft *draft, hk_quantity *quantity, const double *rates,
+                           const char *what) {
+  const hk_drive_rates *drives = draft->drives;
+  hk_summary summary;
+  char size[16];
+  HK_TRY(hk_summarise(rates, drives->rounds, &summary, draft->err));
+  hk_draft_set(draft, quantity, HK_ORIGIN_MEASURED, hk_estimate_median(&summary, 1),
+               "median of %zu sequential %s of %s, direct I/O", drives->rounds, what,
+               hk_format_bytes(drives->bytes, size, sizeof size));
+  return HK_OK;
+}
+
+static hk_status put_drives(hk_draft *draft) {
+  const hk_drive_rates *drives = draft->drives;
+  if (!drives || drives->rounds == 0) return HK_OK;
+  HK_TRY(put_drive(draft, &draft->machine.nvme_read, drives->read, "reads"));
+  return put_drive(draft, &draft->machine.nvme_write, drives->write, "writes");
+}
+
 static hk_status make(hk_draft *draft) {
   HK_TRY(check_required(draft));
   HK_TRY(hk_draft_open(draft));
@@ -149,6 +168,7 @@ static hk_status make(hk_draft *draft) {
   HK_TRY(hk_draft_cpu(draft));
   hk_draft_ratios(draft);
   HK_TRY(hk_draft_region(draft));
+  HK_TRY(put_drives(draft));
   HK_TRY(hk_draft_finish(draft));
   return replay_all(draft);
 }
@@ -163,6 +183,7 @@ hk_status hk_profile_fit_make(const hk_campaign *campaign, const hk_fingerprint 
                     .name = options->name,
                     .description = options->description,
                     .date = options->date,
+                    .drives = options->drives,
                     .fit = fit,
                     .err = err ? err : &local};
   /* GSL's default handler aborts the program. Every status is checked instead. */

@@ -32,6 +32,7 @@
 
 #include "calib/fit/expected_error.h"
 #include "calib/probes/campaign.h"
+#include "calib/stand/drive.h"
 #include "calib/stand/fingerprint.h"
 #include "core/machine/machine.h"
 
@@ -75,9 +76,10 @@ typedef struct {
 } hk_profile_fit;
 
 typedef struct {
-  const char *name;        /* of the profile */
-  const char *description; /* NULL: made from the fingerprint */
-  const char *date;        /* "2026-11-21" */
+  const char *name;             /* of the profile */
+  const char *description;      /* NULL: made from the fingerprint */
+  const char *date;             /* "2026-11-21" */
+  const hk_drive_rates *drives; /* NULL, or without rounds: not measured */
 } hk_profile_fit_options;
 
 /* HK_NO if probes are missing or failed that a quantity without a default needs; the error names

@@ -25,7 +25,8 @@
 typedef struct {
   const hk_campaign *campaign;
   const hk_fingerprint *fingerprint;
-  const char *name, *description, *date; /* hk_profile_fit_options */
+  const char *name, *description, *date; /* hk_profile_fit_options, this and the next */
+  const hk_drive_rates *drives;
   hk_machine machine;        /* values so far; its sources point to `how` of the quantities */
   hk_calibrated *quantities; /* in the order of hk_quantity_list; value NAN: not set yet;
                                 interval NAN: none (defaults) */

@@ -60,7 +60,7 @@ static void show_progress(void *context, const char *probe, double share, double
 /* Options that define the measurements; a resumed calibration needs the same. */
 #define SAME                                                                           \
   (HK_OPTION(BACKEND) | HK_OPTION(DEVICE) | HK_OPTION(GPUS) | HK_OPTION(CPU_THREADS) | \
-   HK_OPTION(MEMORY) | HK_OPTION(QUICK) | HK_OPTION(BUDGET) | HK_OPTION(TARGET))
+   HK_OPTION(MEMORY) | HK_OPTION(QUICK) | HK_OPTION(BUDGET) | HK_OPTION(TARGET) | HK_OPTION(NVME))
 
 static hk_status interrupted(const hk_args *args, hk_store *store, hk_error *err) {
   hk_calibration_run run;
@@ -116,6 +116,7 @@ static hk_status calibrate(const hk_args *args, hk_store *store, hk_calibration 
       .budget_s = args->budget,
       .target = args->target / 100,
       .seed = (uint64_t)args->seed,
+      .nvme = args->nvme,
       .progress = show_progress,
       .context = &p,
   };
