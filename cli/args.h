@@ -48,6 +48,8 @@
     "interleaved chunks of layers that a stage has (default 1)")                                   \
   X(SEQUENCE_PARALLEL, "sequence-parallel", 0, FLAG, sequence_parallel, NULL, 0, 0,                \
     "divide what --tp leaves whole by tokens")                                                     \
+  X(EP, "ep", 0, WHOLE, ep, "N", 1, HK_MODEL_MOST_EXPERT_RANKS,                                    \
+    "ranks that divide the experts of a layer (default 1)")                                        \
   X(MICRO_BATCH, "micro-batch", 0, WHOLE, micro_batch, "N", 1, 65536,                              \
     "sequences per rank and micro-step (default 1)")                                               \
   X(GRAD_ACCUM, "grad-accum", 0, WHOLE, grad_accum, "N", 1, HK_MOST_GRAD_ACCUM,                    \
@@ -232,7 +234,7 @@ typedef struct {
   const char *from;                             /* NULL: not given */
   int64_t params, layers, hidden, heads, vocab; /* 0: not given */
   int64_t gpus, seq;                            /* 0: not given */
-  int64_t nodes, tp, pp, pp_chunks, micro_batch, grad_accum, subgroup;
+  int64_t nodes, tp, pp, pp_chunks, ep, micro_batch, grad_accum, subgroup;
   bool sequence_parallel;
   int64_t loss_chunks;                  /* 0: not given */
   int64_t stride, buffers, cpu_threads; /* 0: not given */

@@ -226,10 +226,11 @@ static hk_status search_model(hk_largest_job *l, hk_error *err) {
 
 static hk_status find(hk_largest_job *l, hk_error *err) {
   HK_TRY(hk_setup_load(l->args, &l->setup, err));
-  if (l->what == HK_LARGEST_MODEL && hk_job_pp(&l->setup.job) > 1)
-    return hk_fail(
-        err, HK_INPUT,
-        "--largest model tries whole models: leave out --pp, or ask for --largest batch");
+  const bool stages = hk_job_pp(&l->setup.job) > 1;
+  if (l->what == HK_LARGEST_MODEL && (stages || hk_job_ep(&l->setup.job) > 1))
+    return hk_fail(err, HK_INPUT,
+                   "--largest model tries whole models: leave out --%s, or ask for --largest batch",
+                   stages ? "pp" : "ep");
   switch (l->what) {
     case HK_LARGEST_BATCH:
       HK_TRY(search(l, MOST_BATCH, try_batch, err));

@@ -65,7 +65,8 @@ hk_job hk_setup_job(const hk_args *args, const hk_model *model, int gpus) {
                   .loss_chunks = (int)args->loss_chunks,
                   .pp = (int)args->pp,
                   .chunks = (int)args->pp_chunks,
-                  .sequence_parallel = args->sequence_parallel};
+                  .sequence_parallel = args->sequence_parallel,
+                  .ep = (int)args->ep};
 }
 
 /* The first of the options that describe a model of --params. */
@@ -119,7 +120,8 @@ static hk_status freeze(const hk_args *args, hk_model *model, hk_error *err) {
 
 hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
   HK_TRY(freeze(args, model, err));
-  return hk_model_stage(model, (int)args->pp, err);
+  HK_TRY(hk_model_stage(model, (int)args->pp, err));
+  return hk_model_divide_experts(model, (int)args->ep, err);
 }
 
 hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err) {

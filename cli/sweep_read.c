@@ -22,7 +22,8 @@
 #define PREFIX      "set."    /* of the axis of a quantity */
 
 #define MACHINES HK_OPTIONS_MACHINE
-#define MODELS   (HK_OPTIONS_MODEL | HK_OPTIONS_FROZEN | HK_OPTION(PP)) /* one stage of a model */
+/* One stage of a model, and one rank's experts. */
+#define MODELS (HK_OPTIONS_MODEL | HK_OPTIONS_FROZEN | HK_OPTION(PP) | HK_OPTION(EP))
 #define KEYS                                                                              \
   (HK_OPTIONS_PLAN | HK_OPTION(MACHINE) | HK_OPTION(GPU_MEMORY) | HK_OPTION(CLIP_SHARE) | \
    HK_OPTION(PRICE))

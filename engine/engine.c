@@ -274,6 +274,11 @@ hk_status hk_engine_check_plan(const hk_plan *plan, hk_error *err) {
                    "without them",
                    hk_job_pp(&plan->job),
                    plan->job.sequence_parallel ? " and sequence parallelism" : "");
+  if (hk_job_ep(&plan->job) > 1)
+    return hk_fail(err, HK_INPUT,
+                   "the plan divides experts among %d ranks, which is predicted only: the engine "
+                   "trains without",
+                   plan->job.ep);
   HK_TRY(hk_plan_check(plan, err));
   if (!hk_optimizer_info_of(plan->optimizer)->engine)
     return hk_fail(err, HK_INPUT,

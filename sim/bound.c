@@ -19,7 +19,8 @@ hk_graph hk_programme_node(const hk_plan *plan) {
                     .nodes = job->nodes,
                     .world = job->gpus * job->nodes,
                     .tp = job->tp,
-                    .pp = hk_job_pp(job)};
+                    .pp = hk_job_pp(job),
+                    .ep = hk_job_ep(job)};
 }
 
 /* CPU kernels: the better of the two AdamWs. Few threads are the most efficient (n0 / rate core

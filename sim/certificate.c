@@ -94,10 +94,10 @@ static hk_fixed_limit *add_fixed(hk_certificate *c, const char *name, double ns)
 
 /* Operations of forward and backward that every plan of the job has. */
 static bool is_training(const hk_op *op) {
-  return op->rank == 0 &&
-         (op->kind == HK_OP_LAUNCH || op->kind == HK_OP_ALL_GATHER || op->kind == HK_OP_FORWARD ||
-          op->kind == HK_OP_BACKWARD || op->kind == HK_OP_TP_ALL_REDUCE ||
-          op->kind == HK_OP_STAGE_SEND || op->kind == HK_OP_REDUCE_SCATTER);
+  return op->rank == 0 && (op->kind == HK_OP_LAUNCH || op->kind == HK_OP_ALL_GATHER ||
+                           op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD ||
+                           op->kind == HK_OP_TP_ALL_REDUCE || op->kind == HK_OP_STAGE_SEND ||
+                           op->kind == HK_OP_ALL_TO_ALL || op->kind == HK_OP_REDUCE_SCATTER);
 }
 
 /* Operations of one iteration. */

@@ -310,6 +310,31 @@ static hk_demand stage_send(const hk_graph *graph, const hk_machine *m) {
   return d;
 }
 
+/* Every rank of an expert-parallel group sends as many bytes to each other one. The group's ranks
+ * are neighbours (Megatron-Core), so of its ep - 1 peers a rank has as many on its node as fit
+ * there; links within the node and the network carry their parts at the same time. */
+static hk_demand all_to_all(const hk_graph *graph, const hk_machine *m) {
+  const int local = (int)hk_min(graph->ep, (int64_t)graph->ranks * graph->multiplicity);
+  const double out = (double)(graph->ep - local) / (graph->ep > 1 ? graph->ep - 1 : 1),
+               in = 1 - out;
+  const double inside = in > 0 ? m->nvlink.value / in : INFINITY;
+  const double outside = out > 0 ? m->net.value / out : INFINITY;
+  hk_demand d = at_rate((hk_ns)(out > 0 ? m->net_latency.value : m->nvlink_latency.value),
+                        fmin(inside, outside));
+  if (in > 0) use(&d, HK_RES_NVLINK, in);
+  if (m->collective_share.value > 0)
+    use(&d, HK_RES_GPU, m->collective_share.value / m->nvlink.value);
+  if (out > 0) use(&d, HK_RES_NETWORK, out);
+  return d;
+}
+
+/* A gather or reduction of what data-parallel ranks have in common, or the ranks with the same
+ * experts. `apart`: of neighbours in rank order, one of so many is in the group. */
+static hk_demand among_ranks(const hk_graph *graph, const hk_machine *m, int size, int apart) {
+  const int gpus = graph->ranks * graph->multiplicity;
+  return collective(graph, m, size, (int)hk_max(1, hk_min(size, gpus / apart)), 1);
+}
+
 double hk_update_most(const hk_machine *m, hk_optimizer optimizer, double threads) {
   const double thread = hk_optimizer_info_of(optimizer)->thread;
   const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, 1);
@@ -358,7 +383,8 @@ bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
   return a->kind == b->kind && a->work == b->work && a->threads == b->threads &&
          a->profile.time == b->profile.time && a->profile.launch == b->profile.launch &&
          a->profile.handed == b->profile.handed && a->score_bytes == b->score_bytes &&
-         a->copied == b->copied && a->hooked == b->hooked && a->ahead == b->ahead;
+         a->copied == b->copied && a->hooked == b->hooked && a->experts == b->experts &&
+         a->ahead == b->ahead;
 }
 
 const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, const hk_op *op,
@@ -392,11 +418,14 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return only_latency(m->cache_release.value);
     case HK_OP_ALL_GATHER:
     case HK_OP_REDUCE_SCATTER:
-      return collective(graph, m, dp, (int)hk_min(dp, gpus / graph->tp), 1);
+      return op->experts ? among_ranks(graph, m, graph->tp * dp / graph->ep, graph->ep)
+                         : among_ranks(graph, m, dp, graph->tp);
     case HK_OP_TP_ALL_REDUCE:
       return collective(graph, m, graph->tp, graph->tp, 2);
     case HK_OP_STAGE_SEND:
       return stage_send(graph, m);
+    case HK_OP_ALL_TO_ALL:
+      return all_to_all(graph, m);
     case HK_OP_FORWARD:
       return pass(op, m, m->gpu_efficiency.value);
     case HK_OP_BACKWARD:

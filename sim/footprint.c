@@ -210,7 +210,9 @@ hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimiz
   for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
     const hk_policy *policy = plans[i].policy;
     if (policy == &hk_policy_zero_offload && hk_optimizer_info_of(optimizer)->orthogonal) continue;
-    HK_TRY(one_plan(&training, 1, policy, &ways[plans[i].alone], err));
+    /* Divided experts are on several ranks. */
+    if (hk_job_ep(job) <= job->tp)
+      HK_TRY(one_plan(&training, 1, policy, &ways[plans[i].alone], err));
     HK_TRY(one_plan(&training, hk_job_dp(job), policy, &ways[plans[i].divided], err));
   }
   if (hk_job_keeps_weights(job)) {
@@ -219,6 +221,7 @@ hk_status hk_footprint_make(const hk_model *model, const hk_job *job, hk_optimiz
     for (int way = HK_WAY_ZERO2; way < HK_WAY_COUNT; way++) ways[way] = (hk_footprint){0};
     return HK_OK;
   }
+  if (ways[HK_WAY_GPU].ranks == 0) return HK_OK;
   divide(model, job, &ways[HK_WAY_GPU], &ways[HK_WAY_ZERO3], ways);
   return HK_OK;
 }

@@ -91,13 +91,13 @@ static void list_orthogonal(hk_candidates *c, const hk_ranking_options *options,
 
 /* Whether DeepSpeed is left out: for listed models (its behaviour is known for transformers only)
  * and models with frozen parameters, with an overlap, with a loss in slices, with a pipeline or
- * sequence parallelism, with a choice of where
- * gradients are summed, and with other optimizers. */
+ * sequence or expert parallelism, with a choice
+ * of where gradients are summed, and with other optimizers. */
 static bool is_hocket_only(const hk_model *model, const hk_job *job,
                            const hk_plan_settings *settings) {
   return model->arch == HK_ARCH_LISTED || model->frozen != NULL ||
          settings->overlap != HK_OVERLAP_NONE || job->loss_chunks > 1 || hk_job_pp(job) > 1 ||
-         job->sequence_parallel || settings->accumulate != NULL ||
+         job->sequence_parallel || hk_job_ep(job) > 1 || settings->accumulate != NULL ||
          settings->optimizer != HK_OPTIMIZER_FP32;
 }
 

@@ -243,8 +243,16 @@ static void warn_of_optimizer(hk_warnings *w, const hk_plan *plan) {
 static void warn_of_experts(hk_warnings *w, const hk_plan *plan) {
   const hk_model *m = &plan->model;
   if (m->experts == 0) return;
-  const double rows = (double)plan->job.micro_batch * plan->job.seq * (double)m->experts_per_token /
-                      (double)m->experts;
+  if (hk_job_ep(&plan->job) > 1)
+    warn(w,
+         "ep %d: every expert is assumed to get equally many tokens; without balance the rank with "
+         "the most tokens sets the time, and needs more memory",
+         plan->job.ep);
+  /* From ep ranks, each of which has 1/tp of the tokens of its sequences. */
+  const double senders =
+      hk_job_ep(&plan->job) > 1 ? (double)hk_job_ep(&plan->job) / plan->job.tp : 1;
+  const double rows = senders * plan->job.micro_batch * plan->job.seq *
+                      (double)m->experts_per_token / (double)m->experts;
   if (rows >= MANY_ROWS) return;
   warn(w,
        "an expert of %s gets about %.0f tokens a micro-step: its products are smaller than those "

@@ -268,6 +268,11 @@ expect 2 "tp 4 x pp 4 does not divide the 8 GPUs" \
 expect 2 "flan-t5-xl is not cut into stages, because it has an encoder and a decoder" \
   estimate --model flan-t5-xl --pp 2
 expect 2 "sequence parallelism divides what tp leaves whole" estimate --model gpt2 --sequence-parallel
+expect 2 "experts of llama-2-7b are not divided, because it has none" estimate --model llama-2-7b --ep 2
+expect 2 "ep 16 does not divide the 8 experts" estimate --model mixtral-8x7b --ep 16
+expect 2 "ep 8 does not divide the 4 ranks of a stage" \
+  plan --model mixtral-8x7b --machine dgx-h100-8x80gb --gpus 4 --ep 8
+expect 2 "leave out --ep" plan --model mixtral-8x7b --machine dgx-h100-8x80gb --ep 8 --largest model
 expect 2 "leave out --pp" plan --model llama-2-7b --machine dgx-a100-8x80gb --pp 8 --largest model
 expect 2 "seq 1025 is longer than the 1024 positions that gpt2" plan $settings --seq 1025
 for policy in interleave zero-offload; do

@@ -42,6 +42,7 @@ static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
   if (op->score_bytes != 0) ADD_NUMBERS(hash, op->score_flops, op->score_bytes, op->softmax_bytes);
   if (op->copied != 0) ADD_NUMBERS(hash, op->copied);
   if (op->hooked) ADD_NUMBERS(hash, op->hooked);
+  if (op->experts) ADD_NUMBERS(hash, op->experts);
 }
 
 void hk_graph_hash(const hk_graph *graph, char hex[17]) {
@@ -52,6 +53,7 @@ void hk_graph_hash(const hk_graph *graph, char hex[17]) {
               graph->cores_unbound, graph->layers, graph->gpu_base, graph->host_base,
               graph->device.outside);
   if (graph->pp > 1) ADD_NUMBERS(&hash, graph->pp);
+  if (graph->ep > 1) ADD_NUMBERS(&hash, graph->ep);
   add_numbers(&hash, graph->device.at_peak, HK_PHASE_COUNT);
   add_numbers(&hash, graph->device.emptied, HK_PHASE_COUNT);
   ADD_NUMBERS(&hash, (int64_t)graph->n_lanes);

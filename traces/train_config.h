@@ -64,7 +64,7 @@ bool hk_framework_runs(hk_framework framework, const hk_plan *plan);
  * offloaded; FSDP offloads all state or none. */
 hk_train_config hk_train_config_of(hk_framework framework, const hk_plan *plan);
 /* Sentences about what `framework` cannot express of a plan, into `lost`; returns how many. */
-#define HK_MOST_LOST 10
+#define HK_MOST_LOST 11
 int hk_train_config_lost(hk_framework framework, const hk_plan *plan, char lost[][160]);
 
 /* The DeepSpeed document; NULL when out of memory. */

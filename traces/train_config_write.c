@@ -63,6 +63,7 @@ int hk_train_config_lost(hk_framework framework, const hk_plan *plan, char lost[
   if (hk_job_pp(&plan->job) > 1 || plan->job.sequence_parallel)
     LOSE("%d pipeline stages%s", hk_job_pp(&plan->job),
          plan->job.sequence_parallel ? ", sequence parallelism" : "");
+  if (hk_job_ep(&plan->job) > 1) LOSE("experts divided among %d ranks", plan->job.ep);
   if (plan->job.loss_chunks > 1) LOSE("a loss in %d slices", plan->job.loss_chunks);
   if (plan->overlap != HK_OVERLAP_NONE)
     LOSE("an update that overlaps with %s",

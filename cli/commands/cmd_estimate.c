@@ -40,7 +40,24 @@ static const char *tell_peak(const hk_footprint *f, const char *to, char *buffer
   return buffer;
 }
 
+/* Divided experts are on several ranks, so no way is for one. */
+static void print_divided(const estimate *e) {
+  const hk_way way = e->ways[HK_WAY_ZERO3].ranks > 0 ? HK_WAY_ZERO3 : HK_WAY_ZERO1;
+  const hk_footprint *all = &e->ways[way], *offload = &e->ways[HK_WAY_ZERO3_OFFLOAD];
+  char smallest[128], peak[64], offloaded[128] = "";
+  if (offload->ranks > 0)
+    snprintf(offloaded, sizeof offloaded, "%s GiB GPU + %.1f GiB host with offload; ",
+             tell_peak(offload, " to ", peak, sizeof peak), hk_gib(offload->host));
+  hk_print_text(0, 2, "needs %.1f GiB on each of %d GPUs (%s); %ssmallest GPU: %s",
+                hk_gib(all->gpu), all->ranks * e->job.tp * hk_job_pp(&e->job), hk_way_name(way),
+                offloaded, hk_smallest_gpu_text(&e->gpus[way], smallest, sizeof smallest));
+}
+
 static void print_answer(const estimate *e) {
+  if (e->ways[HK_WAY_GPU].ranks == 0) {
+    print_divided(e);
+    return;
+  }
   const hk_way way = e->ways[HK_WAY_OFFLOAD].ranks > 0 ? HK_WAY_OFFLOAD : HK_WAY_STREAM;
   const hk_footprint *all = &e->ways[HK_WAY_GPU], *offload = &e->ways[way];
   char alone[128], offloaded[128], peak[64], each[40] = "one GPU";

@@ -57,10 +57,11 @@ double hk_report_utilization(const hk_forecast *forecast, const hk_machine *mach
 /* -- Lines ----------------------------------------------------------------------------------- */
 
 const char *hk_tell_pipeline(const hk_job *job, char *buffer, size_t size) {
-  char chunks[32] = "", stages[64] = "";
+  char chunks[32] = "", stages[64] = "", experts[24] = "";
   if (hk_job_chunks(job) > 1) snprintf(chunks, sizeof chunks, " in %d chunks", job->chunks);
   if (hk_job_pp(job) > 1) snprintf(stages, sizeof stages, ", pp %d%s", job->pp, chunks);
-  snprintf(buffer, size, "%s%s", job->sequence_parallel ? " and sequences" : "", stages);
+  if (hk_job_ep(job) > 1) snprintf(experts, sizeof experts, ", ep %d", job->ep);
+  snprintf(buffer, size, "%s%s%s", job->sequence_parallel ? " and sequences" : "", stages, experts);
   return buffer;
 }
 
@@ -68,6 +69,7 @@ void hk_put_pipeline(const hk_job *job, cJSON *object, bool *ok) {
   if (hk_job_pp(job) > 1) hk_put_number(object, "pp", job->pp, ok);
   if (hk_job_chunks(job) > 1) hk_put_number(object, "pp_chunks", job->chunks, ok);
   if (job->sequence_parallel) hk_put_bool(object, "sequence_parallel", true, ok);
+  if (hk_job_ep(job) > 1) hk_put_number(object, "ep", job->ep, ok);
 }
 
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job) {

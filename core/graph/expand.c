@@ -147,6 +147,7 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
   graph->nodes = job->nodes;
   graph->tp = job->tp;
   graph->pp = hk_job_pp(job);
+  graph->ep = hk_job_ep(job);
   graph->cores_unbound = !plan->cores_bound;
   graph->weights_pulled = pulls_weights(plan);
   graph->optimizer = plan->optimizer;
@@ -159,6 +160,7 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
                     .graph = graph,
                     .err = err,
                     .dp = hk_job_dp(job),
+                    .expert_dp = hk_job_expert_dp(job),
                     .keeps_weights = hk_job_keeps_weights(job) && hk_job_dp(job) > 1,
                     .handed = hk_plan_hands_over(plan) && (what.phases & HK_EXPAND_TRAINING) != 0,
                     .both_steps = hk_expands_engine(plan, what.phases),

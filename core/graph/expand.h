@@ -19,6 +19,9 @@ typedef struct {
   hk_bytes tp_forward, tp_backward;       /* sent in tensor-parallel all-reduces */
   hk_bytes whole_forward, whole_backward; /* read and written by what tensor parallelism repeats on
                                              every rank */
+  /* Expert parallelism, else 0: weights and gradients of experts on this rank, part of `weights`
+   * and `all_grad_bytes`; and bytes sent in one all-to-all. */
+  hk_bytes experts, routed;
   /* Parameters of this rank's share, by what happens to their gradients. */
   int64_t host_grads;                       /* copied to the host: route cpu */
   int64_t gpu_grads;                        /* kept on the GPU: all other routes */
@@ -57,7 +60,7 @@ typedef struct {
   const hk_plan *plan;
   hk_graph *graph;
   hk_error *err;
-  int dp;
+  int dp, expert_dp;     /* hk_job_expert_dp */
   bool keeps_weights;    /* hk_job_keeps_weights, with data parallelism */
   hk_bytes stage_sent;   /* to another stage, in each pass of a micro-step; 0 without a pipeline */
   bool both_steps;       /* the engine's graph: of steps that are kept and of steps that are held */

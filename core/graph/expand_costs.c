@@ -95,6 +95,21 @@ static void repeat_whole(const hk_expansion *x, hk_block_cost *cost) {
                          (job->checkpoint_activations ? cost->whole_forward : 0);
 }
 
+/* Experts that are divided: ranks with the same experts gather their weights, nobody if there is
+ * one such rank. A layer whose tokens all go to experts needs no all-reduce behind its MLP, because
+ * each rank sends and receives its own tokens. */
+static void divide_experts(const hk_expansion *x, hk_block_cost *cost) {
+  const hk_job *job = &x->plan->job;
+  const hk_model *model = &x->plan->model;
+  cost->routed = hk_whole_bytes(hk_job_routed_bytes(job, model, cost->block));
+  if (cost->routed == 0) return;
+  cost->experts = hk_model_expert_bytes(model, cost->block, job->tp);
+  if (cost->gathered > 0 && x->expert_dp == 1) cost->gathered -= cost->experts;
+  if (model->shared_ffn > 0) return;
+  cost->tp_forward /= 2;
+  cost->tp_backward /= 2;
+}
+
 /* A pipeline: every pass of a stage takes its share of filling and draining, and receives
  * activations or gradients for each chunk of layers, of which a tensor-parallel rank has 1/tp
  * (Narayanan et al., arXiv 2104.04473, section 4.1). */
@@ -110,6 +125,7 @@ static void fill_pipeline(hk_expansion *x) {
     cost->backward_flops = hk_expand_flops(fill * (double)cost->backward_flops);
     cost->tp_forward = hk_whole_bytes(fill * (double)cost->tp_forward);
     cost->tp_backward = hk_whole_bytes(fill * (double)cost->tp_backward);
+    cost->routed = hk_whole_bytes(fill * (double)cost->routed);
   }
 }
 
@@ -155,6 +171,7 @@ void hk_expand_costs(hk_expansion *x) {
     cost->tp_forward = layer ? sent : 0;
     cost->tp_backward = layer ? (checkpoint ? 2 * sent : sent) : 0;
     if (layer) repeat_whole(x, cost);
+    if (hk_job_ep(job) > 1) divide_experts(x, cost);
   }
   slice_loss(x, &x->blocks[x->n_blocks - 1]);
   fill_pipeline(x);

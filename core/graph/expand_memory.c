@@ -42,6 +42,7 @@ static void hocket_training(const hk_expansion *x, hk_op *op) {
   const hk_bytes cast = casts ? HK_BYTES_FP32 * cost->host_grads : 0;
   /* Ranks that keep their weights keep whole gradients until the last micro-step reduces them. */
   const bool keeps = x->keeps_weights;
+  if (op->experts) return; /* their memory is part of the block's other collective */
   switch (op->kind) {
     case HK_OP_ALL_GATHER:
       op->gpu_alloc = cost->gathered;

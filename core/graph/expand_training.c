@@ -129,6 +129,21 @@ static bool is_gathered(const hk_expansion *x, const hk_block_cost *cost, int mi
   return cost->gathered > 0 && !stays_gathered(x, cost, micro);
 }
 
+/* Whether other ranks have the same experts of a block. */
+static bool has_alike(const hk_expansion *x, const hk_block_cost *cost) {
+  return cost->experts > 0 && x->expert_dp > 1;
+}
+
+/* A gather or reduction of a block's `bytes`: of its experts, or of all else. */
+static hk_op shared_op(const hk_expansion *x, hk_op_kind kind, hk_bytes bytes, bool experts,
+                       const hk_block_cost *cost, int micro) {
+  const hk_bytes part = experts ? cost->experts : bytes - cost->experts;
+  const int among = experts ? x->expert_dp : x->dp;
+  hk_op op = block_op(kind, part / among * (among - 1), cost, micro);
+  op.experts = experts;
+  return op;
+}
+
 /* `launches`: number of passes over a layer that the host thread launches for the block. */
 static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost, int micro,
                               int launches) {
@@ -140,10 +155,10 @@ static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cos
         x, r, HK_LANE_HOST, launch_op(x, cost, micro, launches), NULL, 0, x->pieces.updated, false);
   }
   if (!is_gathered(x, cost, micro)) return;
-  const hk_bytes received = cost->weights / x->dp * (x->dp - 1);
-  for (int r = 0; r < ranks; r++) {
-    pass->gathered[r] = add_collective(x, r, block_op(HK_OP_ALL_GATHER, received, cost, micro),
-                                       pass->launched, pass->previous[r][PREFETCH - 1]);
+  for (int experts = 0; experts <= has_alike(x, cost); experts++) {
+    const hk_op op = shared_op(x, HK_OP_ALL_GATHER, cost->weights, experts, cost, micro);
+    for (int r = 0; r < ranks; r++)
+      pass->gathered[r] = add_collective(x, r, op, pass->launched, pass->previous[r][PREFETCH - 1]);
   }
 }
 
@@ -171,7 +186,28 @@ static int32_t flush_before(const hk_expansion *x, int rank) {
   return waits ? x->flushed[(size_t)rank * (size_t)x->n_blocks + (size_t)behind] : -1;
 }
 
-/* The computation, then its tensor-parallel all-reduce, for which the next block waits. */
+/* All-to-alls of a pass over a layer with divided experts: tokens to the experts and back, in
+ * backward their gradients, behind those of a forward that is repeated. The compute stream waits
+ * for each, and gathers of weights go on beside them. */
+static void exchange_tokens(hk_expansion *x, const hk_pass *pass, bool backward,
+                            const hk_block_cost *cost, int micro) {
+  const int ranks = x->graph->ranks;
+  const int times = backward && x->plan->job.checkpoint_activations ? 4 : 2;
+  int32_t ready[HK_MOST_GPUS];
+  for (int r = 0; r < ranks; r++)
+    ready[r] = pass->reduced[r] >= 0 ? pass->reduced[r] : pass->computed[r];
+  for (int i = 0; i < times && cost->routed > 0; i++) {
+    int32_t sent[HK_MOST_GPUS];
+    for (int r = 0; r < ranks; r++)
+      sent[r] =
+          hk_expand_add(x, r, HK_LANE_GPU, block_op(HK_OP_ALL_TO_ALL, cost->routed, cost, micro),
+                        ready, (size_t)ranks);
+    memcpy(ready, sent, sizeof ready);
+  }
+}
+
+/* The computation, then its tensor-parallel all-reduce and all-to-alls, for which the next block
+ * waits. */
 static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
                     const hk_block_cost *cost, int micro) {
   const int ranks = x->graph->ranks;
@@ -196,6 +232,7 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
     pass->reduced[r] = add_collective(x, r, block_op(HK_OP_TP_ALL_REDUCE, tp_sent, cost, micro),
                                       pass->computed, -1);
   }
+  exchange_tokens(x, pass, op.kind == HK_OP_BACKWARD, cost, micro);
 }
 
 void hk_expand_forward(hk_expansion *x, int micro) {
@@ -359,14 +396,13 @@ static void reduce_and_flush(hk_expansion *x, hk_pass *pass, const int32_t *comp
                  block_op(HK_OP_GRAD_BUCKET, grads / HK_BYTES_BF16, cost, micro), computed[r]);
     }
   }
-  for (int r = 0; r < ranks; r++) {
-    int32_t reduced = ready[r];
-    if (x->dp > 1 && (!x->keeps_weights || micro == x->plan->job.grad_accum - 1)) {
-      const hk_op reduce = block_op(HK_OP_REDUCE_SCATTER, grads / x->dp * (x->dp - 1), cost, micro);
-      reduced = add_collective(x, r, reduce, ready, -1);
-    }
-    flush(x, pass, r, cost, micro, reduced);
-  }
+  const bool reduces = x->dp > 1 && (!x->keeps_weights || micro == x->plan->job.grad_accum - 1);
+  const hk_op rest = shared_op(x, HK_OP_REDUCE_SCATTER, grads, false, cost, micro);
+  const hk_op experts = shared_op(x, HK_OP_REDUCE_SCATTER, grads, true, cost, micro);
+  for (int r = 0; r < ranks && reduces && has_alike(x, cost); r++)
+    add_collective(x, r, experts, ready, -1);
+  for (int r = 0; r < ranks; r++)
+    flush(x, pass, r, cost, micro, reduces ? add_collective(x, r, rest, ready, -1) : ready[r]);
 }
 
 /* Launches of a block in backward. Under DeepSpeed a checkpointed layer counts twice, for

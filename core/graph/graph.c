@@ -94,7 +94,7 @@ void hk_graph_free(hk_graph *graph) {
 /* Kinds that occur in forward and in backward. */
 static bool is_in_both_passes(hk_op_kind kind) {
   return kind == HK_OP_MEMORY_REPORT || kind == HK_OP_LAUNCH || kind == HK_OP_ALL_GATHER ||
-         kind == HK_OP_TP_ALL_REDUCE || kind == HK_OP_STAGE_SEND;
+         kind == HK_OP_TP_ALL_REDUCE || kind == HK_OP_STAGE_SEND || kind == HK_OP_ALL_TO_ALL;
 }
 
 /* "forward L3 m1", "launch L3 bwd", "memory_report bwd", "barrier". */

@@ -52,7 +52,8 @@ const char *hk_phase_name(hk_phase phase); /* "forward" */
   X(NEWTON_SCHULZ, "newton_schulz", "flops", "Muon: matrix products on a piece's momentum")       \
   X(ADAMW_GPU, "adamw_gpu", "params", "AdamW on state in GPU memory")                             \
   X(ADAMW_MAPPED, "adamw_mapped", "params", "AdamW on state in pinned host memory, in place")     \
-  X(STAGE_SEND, "stage_send", "bytes", "between pipeline stages, bytes sent")
+  X(STAGE_SEND, "stage_send", "bytes", "between pipeline stages, bytes sent")                     \
+  X(ALL_TO_ALL, "all_to_all", "bytes", "tokens to experts or back, bytes sent to other ranks")
 
 typedef enum {
 #define HK_OP_ENUM(name, text, unit, meaning) HK_OP_##name,
@@ -142,6 +143,7 @@ typedef struct {
   int64_t score_flops;
   hk_bytes score_bytes, softmax_bytes;
   hk_bytes copied; /* forward and backward: bytes that the compute stream copies for collectives */
+  bool experts;    /* all_gather, reduce_scatter: among the ranks with the same experts */
   bool hooked;     /* launch: FSDP2's hooks gather and reduce the block */
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
   hk_when when;
@@ -172,7 +174,7 @@ typedef struct {
   int ranks;        /* ranks with operations of their own: 1 when folded */
   int multiplicity; /* ranks of a node that each of them represents */
   int world, nodes; /* for collectives */
-  int tp, pp;
+  int tp, pp, ep;
   bool cores_unbound;     /* ranks are not bound to cores: their pages are on any memory domain */
   bool weights_pulled;    /* kernels fetch weights from host memory; else copy engines do */
   hk_optimizer optimizer; /* of every update */

@@ -8,6 +8,18 @@ int hk_job_dp(const hk_job *job) {
   return job->gpus * job->nodes / (job->tp * hk_job_pp(job));
 }
 
+int hk_job_expert_dp(const hk_job *job) {
+  const int dp = hk_job_dp(job), ep = hk_job_ep(job);
+  return ep > 1 ? (int)hk_max((int64_t)job->tp * dp / ep, 1) : dp;
+}
+
+double hk_job_routed_bytes(const hk_job *job, const hk_model *model, int block) {
+  const int ep = hk_job_ep(job);
+  if (ep == 1 || !hk_model_block_kind(model, block)->sparse) return 0;
+  const double tokens = (double)job->micro_batch * job->seq / job->tp;
+  return 2 * tokens * (double)model->experts_per_token * (double)model->hidden * (ep - 1) / ep;
+}
+
 double hk_job_fill(const hk_job *job) {
   return 1 + (hk_job_pp(job) - 1.0) / ((double)hk_job_chunks(job) * job->grad_accum);
 }
@@ -87,6 +99,32 @@ static hk_status check_pipeline(const hk_job *job, const hk_model *model, hk_err
                  chunks, job->grad_accum, pp);
 }
 
+/* Experts are not split by tensor parallelism: the tp ranks of a group have different ones, and
+ * each sends its own tokens, so these must be divided (Megatron-Core requires it, too). */
+static hk_status check_experts(const hk_job *job, const hk_model *model, hk_error *err) {
+  const int ep = hk_job_ep(job), ranks = job->tp * hk_job_dp(job);
+  if (job->ep < 0 || job->ep > HK_MODEL_MOST_EXPERT_RANKS)
+    return hk_fail(err, HK_INPUT, "ep: expected a whole number from 1 to %d, got %d",
+                   HK_MODEL_MOST_EXPERT_RANKS, job->ep);
+  if (ep != (model->expert_ranks > 1 ? model->expert_ranks : 1))
+    return hk_fail(err, HK_INPUT, "ep %d: the experts of %s are divided among %d ranks", ep,
+                   model->name, model->expert_ranks);
+  if (ep == 1) return HK_OK;
+  if (ep % job->tp != 0)
+    return hk_fail(err, HK_INPUT,
+                   "ep %d is not a multiple of tp %d: the ranks of a tensor-parallel group have "
+                   "different experts",
+                   ep, job->tp);
+  if (ranks % ep != 0)
+    return hk_fail(err, HK_INPUT, "ep %d does not divide the %d ranks of a stage (tp %d x dp %d)",
+                   ep, ranks, job->tp, hk_job_dp(job));
+  if (job->tp == 1 || job->sequence_parallel) return HK_OK;
+  return hk_fail(err, HK_INPUT,
+                 "ep %d with tp %d: each rank sends its own tokens to the experts, which needs "
+                 "sequence parallelism (--sequence-parallel)",
+                 ep, job->tp);
+}
+
 hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) {
   const struct {
     const char *name;
@@ -122,5 +160,6 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) 
                    (long long)model->heads, model->name);
   }
   HK_TRY(check_pipeline(job, model, err));
+  HK_TRY(check_experts(job, model, err));
   return check_sequence(job, model, err);
 }

@@ -66,6 +66,12 @@ static hk_status check_runtime(hk_runtime runtime, const hk_job *job, const hk_m
                    "parallelism; use runtime hocket",
                    hk_job_pp(job), job->sequence_parallel ? ", sequence parallel" : "");
   }
+  if (hk_job_ep(job) > 1) {
+    return hk_fail(err, HK_INPUT,
+                   "ep %d: ZeRO-3 offload of DeepSpeed divides experts as other parameters; use "
+                   "runtime hocket",
+                   job->ep);
+  }
   if (job->loss_chunks > 1) {
     return hk_fail(err, HK_INPUT,
                    "loss_chunks %d: under DeepSpeed hocket knows Megatron's loss, which takes all "

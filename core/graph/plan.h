@@ -116,6 +116,8 @@ typedef struct {
                  none. The model must be one of as many stages (hk_model_stage) */
   int chunks; /* of layers that a stage has, interleaved with those of other stages; 0 or 1: one */
   bool sequence_parallel; /* what tp does not divide is divided by tokens (arXiv 2205.05198) */
+  int ep; /* expert parallelism: ranks that divide the experts of a layer, neighbours of one stage;
+             0 or 1: none. The model must be one of as many (hk_model_divide_experts) */
 } hk_job;
 
 static inline int hk_job_pp(const hk_job *job) {
@@ -123,6 +125,9 @@ static inline int hk_job_pp(const hk_job *job) {
 }
 static inline int hk_job_chunks(const hk_job *job) {
   return job->chunks > 1 ? job->chunks : 1;
+}
+static inline int hk_job_ep(const hk_job *job) {
+  return job->ep > 1 ? job->ep : 1;
 }
 /* Whether data-parallel ranks divide the optimizer state alone (ZeRO-1): each has all weights of
  * its stage, sums gradients over the micro-steps, and reduces them in the last one. So pipelines
@@ -141,6 +146,13 @@ hk_bytes hk_job_activation_bytes(const hk_job *job, const hk_model *model, int b
 hk_bytes hk_job_workspace_bytes(const hk_job *job, const hk_model *model, int block);
 
 int hk_job_dp(const hk_job *job);
+/* Ranks with the same experts, which divide their state: tp x dp / ep (Megatron-Core with expert
+ * tensor parallelism 1, Liu et al., arXiv 2504.14960); without expert parallelism dp. */
+int hk_job_expert_dp(const hk_job *job);
+/* Bytes that a rank sends to others in one all-to-all of a layer, to the experts or back: the bf16
+ * vectors of its tokens for the k experts of each, of which 1/ep stay, if experts get equally many
+ * tokens (Rajbhandari et al., arXiv 2201.05596; Hwang et al., arXiv 2206.03382). 0: none. */
+double hk_job_routed_bytes(const hk_job *job, const hk_model *model, int block);
 double hk_job_tokens(const hk_job *job); /* of an iteration, on all ranks */
 
 typedef struct {

@@ -13,6 +13,10 @@ static int64_t divide_up(int64_t numel, int64_t by) {
 }
 
 int64_t hk_tensor_share(const hk_tensor *tensor, int tp, int dp) {
+  if (tensor->expert_ranks > 1) {
+    const int64_t alike = dp == 1 ? 1 : (int64_t)tp * dp / tensor->expert_ranks;
+    return divide_up(divide_up(tensor->numel, tensor->expert_ranks), hk_max(alike, 1));
+  }
   int64_t on_rank = tensor->tp == HK_TP_SPLIT ? divide_up(tensor->numel, tp) : tensor->numel;
   return divide_up(on_rank, dp);
 }
@@ -89,6 +93,15 @@ static hk_bytes bytes_of(const hk_model *model, int tp, int dp, int64_t begin, i
     if (n > 0) bytes += n * hk_dtype_bytes(grads ? tensor->grad_type : tensor->weight_type);
     at = stop;
   }
+  return bytes;
+}
+
+hk_bytes hk_model_expert_bytes(const hk_model *model, int block, int tp) {
+  hk_bytes bytes = 0;
+  size_t first = 0, end = 0;
+  hk_model_block_tensors(model, block, &first, &end);
+  for (size_t i = first; i < end; i++)
+    if (model->tensors[i].expert_ranks > 0) bytes += 2 * hk_tensor_share(&model->tensors[i], tp, 1);
   return bytes;
 }
 

@@ -19,7 +19,7 @@ typedef struct {
   int64_t numel;
   hk_tp_rule tp;
   int64_t in, matrices;
-  bool row_parallel;
+  bool row_parallel, experts;
 } part;
 
 typedef struct {
@@ -36,6 +36,7 @@ static void add_part(part_list *parts, const hk_row *row, const char *suffix, in
   snprintf(added->name, sizeof added->name, "%s%s", row->name, suffix);
   added->numel = numel;
   added->tp = split ? HK_TP_SPLIT : HK_TP_REPLICATED;
+  added->experts = row->kind == HK_ROW_EXPERTS;
   parts->parameters += (double)numel;
   parts->active += (double)numel * active;
 }
@@ -139,6 +140,7 @@ static void append(hk_model *model, size_t *n, const part_list *parts, const cha
     tensor->in = parts->items[i].in;
     tensor->matrices = parts->items[i].matrices;
     tensor->row_parallel = parts->items[i].row_parallel;
+    tensor->expert_ranks = parts->items[i].experts;
     tensor->block = block;
   }
 }

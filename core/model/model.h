@@ -82,6 +82,7 @@ typedef struct {
   int64_t in;        /* a matrix that multiplies tokens has `in` columns for its inputs; else 0 */
   int64_t matrices;  /* of in x out in the tensor: experts, or 1; 0 if `in` is 0 */
   bool row_parallel; /* a split matrix: its inputs are split, not its outputs */
+  int expert_ranks;  /* of experts: ranks that divide it (expert parallelism), 1 or more; else 0 */
 } hk_tensor;
 
 /* A block of a listed model. Its costs are for one micro-step with the model's micro_batch and seq;
@@ -143,8 +144,10 @@ typedef struct {
   bool gated;                     /* SwiGLU: three matrices in the MLP; else two */
   int stages; /* of a pipeline: the tensors and layers are those of one stage, `parameters` and
                  `active` of all. 0 or 1: not cut */
-  bool once;  /* the head works on one position of a sequence (ViT) */
-  bool causal_half;   /* attention kernels skip the masked half; always false at present */
+  int expert_ranks; /* that divide the experts of a layer, see hk_model_divide_experts; 0 or 1: not
+                       divided */
+  bool once;        /* the head works on one position of a sequence (ViT) */
+  bool causal_half; /* attention kernels skip the masked half; always false at present */
   hk_tensor *tensors; /* that are trained, in registration order: embedding, layers, head */
   size_t n_tensors;
   hk_block_kind *kinds; /* n_kinds of layers, then the embedding's and the head's; NULL: listed */
@@ -214,6 +217,18 @@ hk_status hk_model_read_frozen(hk_model *model, hk_error *err);
 hk_status hk_model_stage(hk_model *model, int stages, hk_error *err);
 /* Private to core/model/: cuts the model as its config says. */
 hk_status hk_model_read_stages(hk_model *model, hk_error *err);
+
+#define HK_MODEL_MOST_EXPERT_RANKS 1024
+/* Divides the experts of each layer of a model that was just read among `ranks` ranks: each has all
+ * tensors of experts / ranks experts, which tensor parallelism does not split. Its config then says
+ * so. HK_INPUT for listed and frozen models, models without experts, and a number that does not
+ * divide the experts. Nothing if `ranks` is below 2. */
+hk_status hk_model_divide_experts(hk_model *model, int ranks, hk_error *err);
+/* Private to core/model/: divides the experts as the model's config says. */
+hk_status hk_model_read_expert_ranks(hk_model *model, hk_error *err);
+/* Bytes of a block's experts (weights, or gradients) on one rank, before they are divided among
+ * data-parallel ranks. */
+hk_bytes hk_model_expert_bytes(const hk_model *model, int block, int tp);
 /* Bytes of frozen weights of a block, and of all blocks, on one rank. */
 hk_bytes hk_model_frozen_bytes(const hk_model *model, int block, int tp, int dp);
 hk_bytes hk_model_all_frozen_bytes(const hk_model *model, int tp, int dp);
@@ -324,7 +339,8 @@ typedef enum {
 } hk_subgroup_rule;
 
 /* Parameters of a tensor in a rank's flat order: its part on one of `tp` ranks (rounded up if it is
- * split), divided by `dp` and rounded up again. */
+ * split), divided by `dp` and rounded up again. Of experts that E ranks divide, E > 1: 1/E, divided
+ * by the tp x dp / E ranks that have the same experts, unless dp is 1. */
 int64_t hk_tensor_share(const hk_tensor *tensor, int tp, int dp);
 
 /* Subgroups with state on the host under DeepSpeed's offload_optimizer.ratio (TwinFlow) since 0.18:

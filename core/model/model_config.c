@@ -168,6 +168,7 @@ static hk_status read_model(const cJSON *config, hk_model *model, hk_error *err)
   if (!model->config) return hk_fail_memory(err, sizeof(cJSON), "a copy of the configuration");
   HK_TRY(hk_model_read_frozen(model, err));
   HK_TRY(hk_model_read_stages(model, err));
+  HK_TRY(hk_model_read_expert_ranks(model, err));
   return hk_model_own(model, err);
 }
 
