@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/graph/bytes.h"
+#include "sim/checkpoints.h"
 #include "sim/nvme.h"
 
 #define LEAST_GAIN   1.02    /* of a move of the search */
@@ -90,7 +91,8 @@ const char *hk_alternative_text(const hk_alternative *a, char *buffer, size_t si
                                    : ", momentum and variance rounded to bf16";
   if (a->batch != 1) snprintf(batch, sizeof batch, " (%.3g x the batch)", a->batch);
   if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast or more", a->gain);
-  snprintf(buffer, size, "%s%s: %s%s tokens/s%s%s (%s)", a->options, batch, a->nvme ? "about " : "",
+  snprintf(buffer, size, "%s%s: %s%s tokens/s%s%s (%s)", a->options, batch,
+           a->nvme || a->inputs_moved ? "about " : "",
            hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain, rounded,
            a->schedule);
   return buffer;
@@ -494,6 +496,39 @@ static hk_status try_more_gpus(search *s, const hk_forecast *nearest, hk_error *
   return HK_OK;
 }
 
+/* Layer inputs in host memory, if the job then fits. */
+static hk_status try_checkpoints(search *s, hk_error *err) {
+  hk_job job = *s->job;
+  hk_ranking_options options = *s->options;
+  hk_error problem = {0};
+  hk_ranking ranking = {0};
+  char size[16];
+  job.checkpoint_activations = true;
+  const hk_bytes moved = hk_checkpoints_moved(s->model, &job);
+  const hk_machine roomier = hk_checkpoints_machine(s->machine, &job, moved);
+  if (moved == 0 || s->ops_per_step * job.grad_accum > s->budget) return HK_OK;
+  options.quick = true;
+  const hk_status status =
+      hk_rank(s->model, &roomier, &job, s->settings, &options, &ranking, &problem);
+  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
+  if (status != HK_OK) return HK_OK;
+  if (ranking.n_fit > 0) {
+    const hk_checkpoints c = hk_checkpoints_of(&ranking.forecasts[0], s->machine);
+    hk_alternative found;
+    describe(s, &job, s->settings->overlap, &ranking.forecasts[0], &found);
+    found.inputs_moved = true;
+    found.iteration_ns = c.iteration_ns;
+    found.tokens_per_s = hk_job_tokens(&job) * 1e9 / (double)hk_max(1, c.iteration_ns);
+    snprintf(found.options, sizeof found.options,
+             "recomputation with layer inputs in host memory (Unsloth's), %s a GPU",
+             hk_format_bytes(moved, size, sizeof size));
+    suggest(s, &found, 0);
+  }
+  s->budget -= operations(&ranking), s->advice->rankings++;
+  hk_ranking_free(&ranking);
+  return HK_OK;
+}
+
 /* State on the drives, if the job then fits. */
 static hk_status try_nvme(search *s, hk_error *err) {
   const hk_runtime *runtime = s->options->only_runtime;
@@ -555,6 +590,7 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
     if (status == HK_OK) status = try_smaller_batch(s, err);
     if (status == HK_OK) status = try_adapters(s, err);
     if (status == HK_OK) status = try_more_gpus(s, &ranking->forecasts[0], err);
+    if (status == HK_OK && ranking->forecasts[0].gpu_short > 0) status = try_checkpoints(s, err);
     if (status == HK_OK) status = try_nvme(s, err);
   }
   free(s);

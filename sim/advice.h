@@ -9,14 +9,16 @@
  * (sim/rank.h): longer ones may find faster schedules. If the job does not fit, it suggests the
  * fastest job of the same batch that fits, a smaller batch, and more GPUs: their number is doubled
  * until the job fits. Of the engine's formats of state it suggests those that are faster, or the
- * most exact one in which the job fits, else 8 bits; adapters come before more GPUs. */
+ * most exact one in which the job fits, else 8 bits; adapters come before more GPUs.
+ * Last come two closed forms of what hocket's engine does not run: layer inputs in host memory
+ * (sim/checkpoints.h) and, under DeepSpeed, state on the drives (sim/nvme.h). */
 #ifndef HK_SIM_ADVICE_H
 #define HK_SIM_ADVICE_H
 
 #include "sim/forecast.h"
 #include "sim/rank.h"
 
-#define HK_MOST_ADVICE 6
+#define HK_MOST_ADVICE 7
 
 typedef struct {
   hk_job job;
@@ -24,6 +26,7 @@ typedef struct {
   hk_optimizer state;
   int lora;          /* rank of adapters, if all else is frozen; 0: the job's model */
   bool rounds;       /* that state rounds momentum and variance, and the job's does not */
+  bool inputs_moved; /* layer inputs in host memory: a closed form */
   bool nvme;         /* all state on the node's drives, under DeepSpeed: a closed form */
   char options[128]; /* what to type: "--micro-batch 4 --grad-accum 2" */
   char schedule[96]; /* title of its best schedule */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "sim/advice.h"
+#include "sim/checkpoints.h"
 #include "sim/nvme.h"
 #include "sim/rank.h"
 
@@ -87,6 +88,20 @@ static void check_drives(const world *w, const hk_alternative *a) {
   hk_forecast_free(&forecast);
 }
 
+/* Layer inputs in host memory are a closed form, too (tests/test_unit_checkpoints.c). */
+static void check_inputs(const world *w, const hk_alternative *a) {
+  world other = *w;
+  hk_ranking ranking = {0};
+  other.machine =
+      hk_checkpoints_machine(&w->machine, &a->job, hk_checkpoints_moved(&w->model, &a->job));
+  rank_job(&other, &a->job, w->settings.overlap, &ranking);
+  assert_true(ranking.n_fit > 0);
+  const hk_checkpoints c = hk_checkpoints_of(&ranking.forecasts[0], &w->machine);
+  assert_int_equal(a->iteration_ns, c.iteration_ns);
+  assert_true(c.iteration_ns >= ranking.forecasts[0].iteration_ns);
+  hk_ranking_free(&ranking);
+}
+
 /* Ranks every suggestion anew. */
 static void check_promises(const world *w) {
   const hk_advice *advice = &w->advice;
@@ -97,8 +112,8 @@ static void check_promises(const world *w) {
     world other = *w;
     const hk_frozen_spec adapters = {.rank = a->lora, .bytes = 2};
     hk_error err = {0};
-    if (a->nvme) {
-      check_drives(w, a);
+    if (a->nvme || a->inputs_moved) {
+      (a->nvme ? check_drives : check_inputs)(w, a);
       continue;
     }
     if (a->lora > 0 &&
@@ -306,6 +321,24 @@ static void test_loss(void **state) {
   drop(&w);
 }
 
+/* Sequences of 16k tokens, the loss in slices: 1.9 GiB are missing on 24 GB, and the inputs of 30
+ * of 32 layers, 128 MiB each, are 3.75 GiB. */
+static void test_layer_inputs(void **state) {
+  (void)state;
+  world w;
+  load(&w, "llama-3-8b", "workstation-rtx4090-ddr5", 1, 1);
+  w.job.seq = 16384;
+  w.job.loss_chunks = 16;
+  advise(&w);
+  assert_int_equal(w.ranking.n_fit, 0);
+  assert_true(w.advice.n > 0);
+  const hk_alternative *last = &w.advice.list[w.advice.n - 1];
+  assert_true(last->inputs_moved && last->batch == 1);
+  assert_non_null(strstr(last->options, "layer inputs in host memory (Unsloth's), 3.75 GiB a GPU"));
+  check_promises(&w);
+  drop(&w);
+}
+
 /* With all state on the host the update dominates: advice suggests larger batches and overlap. */
 static void test_batch(void **state) {
   (void)state;
@@ -331,6 +364,7 @@ int main(void) {
       cmocka_unit_test(test_accumulation),
       cmocka_unit_test(test_more_gpus),
       cmocka_unit_test(test_loss),
+      cmocka_unit_test(test_layer_inputs),
       cmocka_unit_test(test_batch),
       cmocka_unit_test(test_small_host),
       cmocka_unit_test(test_state_that_fits),
