@@ -12,8 +12,8 @@
  * directions together reach 5.3 to 7.1 GB/s, what one drive reaches in one direction; by the larger
  * of the two terms the updates would be predicted 39 to 55 % too short. The drives' rates of these
  * runs are not known to us: with the defaults of a profile, which lie in their middle, updates are
- * 12 % too short to 19 % too long, iterations -9 to +21 %, and backward 17 to 57 % too long,
- * because the page cache and the update take some of its writes.
+ * 12 % too short to 19 % too long, iterations -9 to +21 %, and backward 17 to 57 % too long.
+ * Perhaps the page cache and the update take some of its writes; the runs do not tell.
  *
  * Example: 40 G parameters, 7 and 5 GB/s: 640 GB in, 91.4 s, and 480 GB out, 96 s: 187.4 s. */
 #ifndef HK_SIM_NVME_H
