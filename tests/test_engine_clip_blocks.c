@@ -4,6 +4,7 @@
  * tests/test_engine_training.c and test_engine_training_orders.c have random runs of it, too. */
 #include <time.h>
 
+#include "engine/train/training_private.h"
 #include "tests/fixture_training.h"
 
 /* Blocks of the plan: those of the tensors, all tensors in one, each by itself, or other ones. */
@@ -164,6 +165,34 @@ static void late_gradient_changes_the_norm(void **unused) {
   }
 }
 
+/* A gradient of a block whose squares are being copied to the host waits for the copy, also after
+ * the run has been given up: it would change them meanwhile. */
+static void late_gradient_waits_for_the_copy(void **unused) {
+  (void)unused;
+  enum { LARGE = 64 << 20 };
+  hk_error err = {0};
+  hk_event *copied = NULL;
+  hk_ns time;
+  char *from = calloc(LARGE, 1), *to = malloc(LARGE);
+  world w = {.r = {5}};
+  assert_true(from && to);
+  make_clipped(&w, BLOCKS_SAME, false);
+  for (int i = 0; i < 2; i++) iterate(&w, 1e-6, 1);
+  forward(&w);
+  backward(&w, 0, true);
+  must(hk_training_quiet(w.engine, &err), &err);
+  const hk_backend_ops *ops = w.engine->backend->ops;
+  must(ops->event_open(w.engine->backend, false, &copied, &err), &err);
+  must(ops->copy(w.engine->training->flush, to, from, LARGE, &err), &err);
+  must(ops->record(w.engine->training->flush, copied, &err), &err);
+  hand_over(&w, 0, true);
+  must(ops->event_time(copied, &time, &err), &err); /* refuses events that have not happened */
+  ops->event_close(copied);
+  unmake(&w);
+  free(from);
+  free(to);
+}
+
 /* Updates that ran ahead have assumed the limit of the step before. */
 static void another_limit_counts_at_once(void **unused) {
   (void)unused;
@@ -220,6 +249,7 @@ int main(void) {
       cmocka_unit_test(clipped_updates_run_ahead),
       cmocka_unit_test(sums_of_micro_steps_run_ahead),
       cmocka_unit_test(late_gradient_changes_the_norm),
+      cmocka_unit_test(late_gradient_waits_for_the_copy),
       cmocka_unit_test(another_limit_counts_at_once),
       cmocka_unit_test(value_that_is_not_finite_skips_all_blocks),
       cmocka_unit_test(sum_of_all_ranks_is_refused),

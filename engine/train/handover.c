@@ -264,8 +264,9 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
   t->streams[own].dirty = true;
   for (size_t i = 0; i < n; i++) {
     const int32_t param = (int32_t)list[i].param;
-    if (hk_clip_blocks_counted(e, param)) { /* its squares may be on their way to the host */
-      HK_TRY(hk_training_begin_again(e, err));
+    if (hk_clip_blocks_counted(e, param)) {
+      /* Updates that run ahead may have used its squares, which may still be on their way. */
+      if (hk_clip_blocks_run_ahead(e)) HK_TRY(hk_training_begin_again(e, err));
       HK_TRY(e->backend->ops->stream_sync(t->flush, err));
     }
     HK_TRY(follow_giver(e, param, own, err));

@@ -272,9 +272,11 @@ static inline bool hk_clip_blocks_run_ahead(const hk_engine *e) {
 static inline bool hk_clip_blocks_wait(const hk_engine *e, int32_t image) {
   return hk_clip_blocks_run_ahead(e) && e->training->blocks.waits[image] > 0;
 }
-/* Whether updates that run ahead may have used the norm of the tensor's block. */
+/* Whether the squares of the tensor's block are on the host, or are being copied there on the flush
+ * stream, be the run given up or not. */
 static inline bool hk_clip_blocks_counted(const hk_engine *e, int32_t param) {
-  return hk_clip_blocks_run_ahead(e) && e->training->blocks.counted[e->params[param].block];
+  const hk_clip_blocks *c = &e->training->blocks;
+  return c->n > 0 && c->counted[e->params[param].block];
 }
 /* The constants, by tensor, for the operation ADAMW_CPU `op`. For the CPU team's thread. */
 const hk_adamw_step *hk_engine_cpu_steps(hk_engine *e, const hk_op *op);
