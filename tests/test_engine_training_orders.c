@@ -277,7 +277,7 @@ static void train_late(uint64_t seed) {
 
 static uint64_t cases(void) {
   return case_count((case_counts){.release = 12, .address = 10, .thread = 3},
-                    (case_counts){.release = 200, .address = 40, .thread = 60});
+                    (case_counts){.release = 200, .address = 40, .thread = 15});
 }
 
 static void every_order_has_the_same_bits(void **unused) {
