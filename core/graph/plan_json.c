@@ -183,6 +183,13 @@ static hk_status read_int(const cJSON *object, const char *key, int most, int *o
   return HK_OK;
 }
 
+/* Leaves *out as it is if there is no such key. */
+static hk_status read_int_if(const cJSON *object, const char *key, int most, int *out,
+                             hk_error *err) {
+  const bool given = cJSON_GetObjectItemCaseSensitive(object, key) != NULL;
+  return given ? read_int(object, key, most, out, err) : HK_OK;
+}
+
 static hk_status read_job(const cJSON *root, hk_job *job, hk_error *err) {
   const cJSON *o = NULL;
   HK_TRY(hk_json_object(root, "job", &o, err));
@@ -192,14 +199,10 @@ static hk_status read_job(const cJSON *root, hk_job *job, hk_error *err) {
   HK_TRY(read_int(o, "micro_batch", HK_MOST_MICRO_BATCH, &job->micro_batch, err));
   HK_TRY(read_int(o, "grad_accum", HK_MOST_GRAD_ACCUM, &job->grad_accum, err));
   HK_TRY(read_int(o, "seq", HK_MOST_SEQ, &job->seq, err));
-  if (cJSON_GetObjectItemCaseSensitive(o, "loss_chunks") != NULL)
-    HK_TRY(read_int(o, "loss_chunks", HK_MOST_LOSS_CHUNKS, &job->loss_chunks, err));
-  if (cJSON_GetObjectItemCaseSensitive(o, "pp") != NULL)
-    HK_TRY(read_int(o, "pp", HK_MODEL_MOST_STAGES, &job->pp, err));
-  if (cJSON_GetObjectItemCaseSensitive(o, "pp_chunks") != NULL)
-    HK_TRY(read_int(o, "pp_chunks", HK_MODEL_MOST_STAGES, &job->chunks, err));
-  if (cJSON_GetObjectItemCaseSensitive(o, "ep") != NULL)
-    HK_TRY(read_int(o, "ep", HK_MODEL_MOST_EXPERT_RANKS, &job->ep, err));
+  HK_TRY(read_int_if(o, "loss_chunks", HK_MOST_LOSS_CHUNKS, &job->loss_chunks, err));
+  HK_TRY(read_int_if(o, "pp", HK_MODEL_MOST_STAGES, &job->pp, err));
+  HK_TRY(read_int_if(o, "pp_chunks", HK_MODEL_MOST_STAGES, &job->chunks, err));
+  HK_TRY(read_int_if(o, "ep", HK_MODEL_MOST_EXPERT_RANKS, &job->ep, err));
   if (cJSON_GetObjectItemCaseSensitive(o, "sequence_parallel") != NULL)
     HK_TRY(hk_json_bool(o, "sequence_parallel", &job->sequence_parallel, err));
   return hk_json_bool(o, "checkpoint_activations", &job->checkpoint_activations, err);
