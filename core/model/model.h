@@ -226,6 +226,9 @@ hk_status hk_model_read_stages(hk_model *model, hk_error *err);
 hk_status hk_model_divide_experts(hk_model *model, int ranks, hk_error *err);
 /* Private to core/model/: divides the experts as the model's config says. */
 hk_status hk_model_read_expert_ranks(hk_model *model, hk_error *err);
+/* Private to core/model/: adds to the config by how much the model is divided. HK_INPUT: the key is
+ * there already. */
+hk_status hk_model_note_division(hk_model *model, const char *key, int parts, hk_error *err);
 /* Bytes of a block's experts (weights, or gradients) on one rank, before they are divided among
  * data-parallel ranks. */
 hk_bytes hk_model_expert_bytes(const hk_model *model, int block, int tp);

@@ -35,9 +35,6 @@ hk_status hk_model_read_expert_ranks(hk_model *model, hk_error *err) {
 hk_status hk_model_divide_experts(hk_model *model, int ranks, hk_error *err) {
   if (ranks <= 1) return HK_OK;
   HK_TRY(check(model, ranks, err));
-  if (cJSON_GetObjectItemCaseSensitive(model->config, KEY) != NULL)
-    return hk_fail(err, HK_INPUT, "the config of %s has '" KEY "' already", model->name);
-  if (cJSON_AddNumberToObject(model->config, KEY, ranks) == NULL)
-    return hk_fail_memory(err, sizeof(cJSON), "a configuration");
+  HK_TRY(hk_model_note_division(model, KEY, ranks, err));
   return hk_model_read_expert_ranks(model, err);
 }

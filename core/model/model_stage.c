@@ -52,6 +52,14 @@ static void count_kinds(hk_model *model) {
   head->parameters = head->active = 0;
 }
 
+hk_status hk_model_note_division(hk_model *model, const char *key, int parts, hk_error *err) {
+  if (cJSON_GetObjectItemCaseSensitive(model->config, key) != NULL)
+    return hk_fail(err, HK_INPUT, "the config of %s has '%s' already", model->name, key);
+  if (cJSON_AddNumberToObject(model->config, key, parts) == NULL)
+    return hk_fail_memory(err, sizeof(cJSON), "a configuration");
+  return HK_OK;
+}
+
 hk_status hk_model_read_stages(hk_model *model, hk_error *err) {
   int64_t stages = 0;
   if (cJSON_GetObjectItemCaseSensitive(model->config, KEY) == NULL) return HK_OK;
@@ -69,9 +77,6 @@ hk_status hk_model_read_stages(hk_model *model, hk_error *err) {
 hk_status hk_model_stage(hk_model *model, int stages, hk_error *err) {
   if (stages <= 1) return HK_OK;
   HK_TRY(check(model, stages, err));
-  if (cJSON_GetObjectItemCaseSensitive(model->config, KEY) != NULL)
-    return hk_fail(err, HK_INPUT, "the config of %s has '" KEY "' already", model->name);
-  if (cJSON_AddNumberToObject(model->config, KEY, stages) == NULL)
-    return hk_fail_memory(err, sizeof(cJSON), "a configuration");
+  HK_TRY(hk_model_note_division(model, KEY, stages, err));
   return hk_model_read_stages(model, err);
 }
