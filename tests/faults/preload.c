@@ -8,8 +8,8 @@
  *   FAULT_KILLS   if set, that call ends the program instead (SIGKILL)
  *   FAULT_REPORT  file for the report: a line "calls KIND N" for each kind, "failed N", and a line
  *                 "left N at OFFSET" for each place of the program, or of cJSON, whose blocks were
- *                 not freed at exit; after a crash instead "crashed in LIBRARY", the innermost one
- *                 except the C library
+ *                 not freed at exit; after a crash, or SIGABRT sent to a program that hangs,
+ *                 instead "crashed in LIBRARY", the innermost one except the C library
  *
  * Calls inside the C library are not counted, except those of its allocator. To count writes to
  * standard output, it is replaced by a stream that writes through this library. */
