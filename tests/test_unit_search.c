@@ -172,6 +172,27 @@ static void any_number_of_threads(void **state) {
   same_with_threads(HK_OVERLAP_BOTH);
 }
 
+/* Kernels of mapped subgroups cannot be paced, so such plans are refused by their check. */
+static void found_plans_pass_their_check(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 8; seed++) {
+    instance of = make_instance(seed, HK_OVERLAP_NONE);
+    hk_error err = {0};
+    hk_search_progress end;
+    hk_forecast found;
+    for (size_t s = 0; s < of.plan.n_subgroups; s++) of.plan.subgroups[s].route = HK_ROUTE_MAPPED;
+    hk_forecast start = forecast_of(&of.plan, &of.machine);
+    const hk_search_options options = {.seconds = 1e9, .rounds = 40, .seed = seed};
+    if (start.feasible) {
+      must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
+      must(hk_plan_check(&found.plan, &err), &err);
+      hk_forecast_free(&found);
+    }
+    hk_forecast_free(&start);
+    hk_plan_free(&of.plan);
+  }
+}
+
 static hk_bytes on_gpu(const hk_plan *plan) {
   return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
 }
@@ -232,11 +253,9 @@ static void keeps_the_limits_of_an_overlap(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_optimum),
-      cmocka_unit_test(finds_the_optimum_with_an_overlap),
-      cmocka_unit_test(any_number_of_threads),
-      cmocka_unit_test(keeps_the_limit),
-      cmocka_unit_test(keeps_the_limits_of_an_overlap),
+      cmocka_unit_test(finds_the_optimum),     cmocka_unit_test(finds_the_optimum_with_an_overlap),
+      cmocka_unit_test(any_number_of_threads), cmocka_unit_test(found_plans_pass_their_check),
+      cmocka_unit_test(keeps_the_limit),       cmocka_unit_test(keeps_the_limits_of_an_overlap),
   };
   omp_set_num_threads(1); /* simulations as short as these are slower with several */
   return cmocka_run_group_tests(tests, NULL, NULL);
