@@ -25,6 +25,8 @@ typedef struct {
                         simulated, or the same */
   hk_ns begin_ns;    /* where the reported iteration begins in the timeline */
   hk_ns unsteady_ns; /* difference of the last two periods */
+  bool settled;      /* false: a lane got more work than it did in all simulated iterations. An
+                        iteration is then as long as its work: the last period + unsteady_ns */
   hk_period_bound period_bound; /* with an overlap */
   /* In a ranking with several micro-steps: this plan with each way of summing gradients that was
    * tried. The forecast itself is that of the best way. */

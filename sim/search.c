@@ -168,17 +168,14 @@ static hk_status judge(const hill *h, const hk_forecast *f, judgement *is, hk_er
   return hk_overlap_judge(f, h->options->clip_share, h->machine, &is->cost, &is->mean, err);
 }
 
-/* Simulates a plan. One that no engine takes (a pace beside mapped subgroups) or outside the limits
- * has no cost, nor one that a lane cannot keep up with, in
- * so many iterations that the simulation ends before any waits (HK_NO). After a failure *plan is
- * empty. */
+/* Simulates a plan. One that no engine takes (a pace beside mapped subgroups), outside the limits
+ * or without a steady iteration has no cost. After a failure *plan is empty. */
 static hk_status simulate(const hill *h, hk_plan *plan, judgement *is, hk_error *err) {
   hk_forecast f;
   hk_error refusal;
   *is = (judgement){INT64_MAX, INT64_MAX};
   if (hk_plan_check(plan, &refusal) != HK_OK || kept(plan) > h->most_kept) return HK_OK;
-  const hk_status made = hk_forecast_make(plan, h->machine, NULL, &f, err);
-  if (made != HK_OK) return made == HK_NO ? HK_OK : made;
+  HK_TRY(hk_forecast_make(plan, h->machine, NULL, &f, err));
   const bool steady = f.unsteady_ns <= f.iteration_ns / STEADY;
   const bool fits = f.feasible && steady && f.result.memory.peak <= h->most_peak;
   const hk_status status = fits ? judge(h, &f, is, err) : HK_OK;

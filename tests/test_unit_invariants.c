@@ -374,12 +374,14 @@ static void simulating_checks_the_result(void **state) {
 /* -- Bounds ------------------------------------------------------------------------------------ */
 
 static hk_status forecast_of(const hk_machine *machine, const hk_policy *policy, double ratio,
-                             bool cores_unbound, hk_error *err) {
+                             bool cores_unbound, hk_overlap overlap, hk_error *err) {
   hk_model model = tiny_model(2);
   const hk_job job = {.gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 8};
   const hk_candidate candidate = {policy, {.ratio = ratio}, HK_RUNTIME_HOCKET};
-  const hk_plan_settings settings = {
-      .subgroup_numel = 10000, .cpu_threads = 1, .cores_unbound = cores_unbound};
+  const hk_plan_settings settings = {.subgroup_numel = 10000,
+                                     .cpu_threads = 1,
+                                     .cores_unbound = cores_unbound,
+                                     .overlap = overlap};
   hk_plan plan;
   hk_forecast forecast;
   must(hk_candidate_plan(&candidate, &model, machine, &job, &settings, &plan, err), err);
@@ -407,9 +409,10 @@ static void a_forecast_below_the_bound_of_its_graph(void **state) {
   (void)state;
   hk_error err = {0};
   hk_machine m = schoolbook_machine();
-  must(forecast_of(&m, &hk_policy_zero_offload, -1, false, &err), &err);
+  must(forecast_of(&m, &hk_policy_zero_offload, -1, false, HK_OVERLAP_NONE, &err), &err);
   m = accelerated_by_copies();
-  assert_int_equal(forecast_of(&m, &hk_policy_zero_offload, -1, false, &err), HK_NO);
+  assert_int_equal(forecast_of(&m, &hk_policy_zero_offload, -1, false, HK_OVERLAP_NONE, &err),
+                   HK_NO);
   expect_below_bound(&err, "critical path");
 }
 
@@ -421,10 +424,24 @@ static void a_forecast_below_the_physical_bound(void **state) {
   hk_machine m = schoolbook_machine();
   m.dram.value = m.dram_with_dma.value = 14e9;
   m.gpu_hbm.value = m.mapped.value = 1e8;
-  must(forecast_of(&m, &hk_policy_zero_offload, -1, true, &err), &err);
+  must(forecast_of(&m, &hk_policy_zero_offload, -1, true, HK_OVERLAP_NONE, &err), &err);
   m.dram_unbound.value = 100;
-  assert_int_equal(forecast_of(&m, &hk_policy_zero_offload, -1, true, &err), HK_NO);
+  assert_int_equal(forecast_of(&m, &hk_policy_zero_offload, -1, true, HK_OVERLAP_NONE, &err),
+                   HK_NO);
   expect_below_bound(&err, "dram");
+}
+
+/* With an overlap: a CPU that is faster beside copies is above the bound of the average period. */
+static void a_period_below_its_bound(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine m = schoolbook_machine();
+  must(forecast_of(&m, &hk_policy_zero_offload, -1, false, HK_OVERLAP_BOTH, &err), &err);
+  m.cpu_beside_h2d.value = m.cpu_beside_d2h.value = 2;
+  assert_int_equal(forecast_of(&m, &hk_policy_zero_offload, -1, false, HK_OVERLAP_BOTH, &err),
+                   HK_NO);
+  if (strstr(err.message, "invariant broken: the period is ") == NULL)
+    fail_msg("said '%s'", err.message);
 }
 
 int main(void) {
@@ -445,6 +462,7 @@ int main(void) {
       cmocka_unit_test(simulating_checks_the_result),
       cmocka_unit_test(a_forecast_below_the_bound_of_its_graph),
       cmocka_unit_test(a_forecast_below_the_physical_bound),
+      cmocka_unit_test(a_period_below_its_bound),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

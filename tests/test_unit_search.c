@@ -5,6 +5,7 @@
 
 #include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "sim/overlap.h"
 #include "sim/rank.h"
@@ -251,11 +252,79 @@ static void keeps_the_limits_of_an_overlap(void **state) {
   hk_plan_free(&of.plan);
 }
 
+/* -- Forecasts that are no answer -------------------------------------------------------------- */
+
+/* Blocks on route staged between a first and a last resident one. Copies out, limited to 30 GB/s,
+ * take 0.3 % longer than the rest of an iteration, so they pile up, and nothing waits for them in
+ * 64 iterations. */
+static hk_forecast piling(instance *of) {
+  *of = make_instance(12, HK_OVERLAP_BOTH);
+  for (size_t s = 1; s + 1 < of->plan.n_subgroups; s++)
+    of->plan.subgroups[s].route = HK_ROUTE_STAGED;
+  of->plan.subgroups[0].route = HK_ROUTE_RESIDENT;
+  of->plan.subgroups[of->plan.n_subgroups - 1].route = HK_ROUTE_RESIDENT;
+  for (size_t s = 0; s < of->plan.n_subgroups; s++) of->plan.subgroups[s].ahead = false;
+  of->plan.piece_numel = 53355;
+  of->plan.pace.in = 35684784566.5635;
+  of->plan.pace.out = 30220508963.54686;
+  return forecast_of(&of->plan, &of->machine);
+}
+
+/* The iteration is then that of the copies, and unsteady by so much that no search takes it. */
+static void work_that_piles_up(void **state) {
+  (void)state;
+  instance of;
+  hk_forecast f = piling(&of);
+  assert_true(f.feasible && !f.settled);
+  assert_string_equal(f.period_bound.binding, "lane d2h");
+  assert_true(f.iteration_ns >= f.period_bound.period_ns);
+  assert_true((double)f.iteration_ns < 1.001 * (double)f.period_bound.period_ns);
+  assert_true(f.unsteady_ns > f.iteration_ns / 1000);
+  assert_int_equal(f.forward_ns + f.exposed_update_ns + f.backward_ns, f.iteration_ns);
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    hk_error err = {0};
+    hk_search_progress end;
+    hk_forecast found;
+    const hk_search_options options = {.seconds = 1e9, .rounds = 3, .seed = seed};
+    must(hk_search(&f, &of.machine, &options, &found, &end, &err), &err);
+    assert_true(found.unsteady_ns <= found.iteration_ns / 1000);
+    hk_forecast_free(&found);
+  }
+  hk_forecast_free(&f);
+  hk_plan_free(&of.plan);
+}
+
+/* Teams that are not bound to cores, with dram.unbound = 100, are faster than the physical bound.
+ */
+static void a_broken_invariant_ends_it(void **state) {
+  (void)state;
+  instance of = make_instance(4, HK_OVERLAP_NONE);
+  hk_error err = {0};
+  hk_search_progress end;
+  of.plan.cores_bound = false;
+  of.machine.dram.value = of.machine.dram_with_dma.value = 1e9;
+  of.machine.gpu_hbm.value = of.machine.mapped.value = 1e6; /* so the CPU is the fastest */
+  hk_forecast start = forecast_of(&of.plan, &of.machine), found;
+  const hk_search_options options = {.seconds = 1e9, .rounds = 10};
+  of.machine.dram_unbound.value = 100;
+  assert_int_equal(hk_search(&start, &of.machine, &options, &found, &end, &err), HK_NO);
+  if (strstr(err.message, "invariant broken: the update takes ") == NULL)
+    fail_msg("said '%s'", err.message);
+  assert_null(found.plan.subgroups);
+  hk_forecast_free(&start);
+  hk_plan_free(&of.plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_optimum),     cmocka_unit_test(finds_the_optimum_with_an_overlap),
-      cmocka_unit_test(any_number_of_threads), cmocka_unit_test(found_plans_pass_their_check),
-      cmocka_unit_test(keeps_the_limit),       cmocka_unit_test(keeps_the_limits_of_an_overlap),
+      cmocka_unit_test(finds_the_optimum),
+      cmocka_unit_test(finds_the_optimum_with_an_overlap),
+      cmocka_unit_test(any_number_of_threads),
+      cmocka_unit_test(found_plans_pass_their_check),
+      cmocka_unit_test(keeps_the_limit),
+      cmocka_unit_test(keeps_the_limits_of_an_overlap),
+      cmocka_unit_test(work_that_piles_up),
+      cmocka_unit_test(a_broken_invariant_ends_it),
   };
   omp_set_num_threads(1); /* simulations as short as these are slower with several */
   return cmocka_run_group_tests(tests, NULL, NULL);

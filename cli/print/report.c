@@ -165,7 +165,10 @@ static void print_period(const hk_forecast *forecast) {
   if (forecast->held_ns > 0)
     printf("clipped    %10.1f ms   iteration in which clipping acts: nothing runs ahead\n",
            hk_ms(forecast->held_ns));
-  if (forecast->unsteady_ns > forecast->iteration_ns / 1000)
+  if (!forecast->settled)
+    printf("unsettled  %10.1f ms   longer than the last iteration: work still piles up after %d\n",
+           hk_ms(forecast->unsteady_ns), forecast->graph.iterations);
+  else if (forecast->unsteady_ns > forecast->iteration_ns / 1000)
     printf("unsteady   %10.1f ms   difference between the last two iterations\n",
            hk_ms(forecast->unsteady_ns));
 }

@@ -141,6 +141,7 @@ hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine,
     hk_put_number(period, "ratio", hk_report_bound_ratio(forecast), &ok);
     hk_put_string(period, "binding", forecast->period_bound.binding, &ok);
     hk_put_number(object, "unsteady_ms", hk_ms(forecast->unsteady_ns), &ok);
+    hk_put_bool(object, "settled", forecast->settled, &ok);
   }
   cJSON *missing = hk_put_object(object, "missing", &ok);
   hk_put_number(missing, "gpu_bytes", (double)forecast->gpu_short, &ok);
