@@ -317,14 +317,10 @@ static void a_broken_invariant_ends_it(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_optimum),
-      cmocka_unit_test(finds_the_optimum_with_an_overlap),
-      cmocka_unit_test(any_number_of_threads),
-      cmocka_unit_test(found_plans_pass_their_check),
-      cmocka_unit_test(keeps_the_limit),
-      cmocka_unit_test(keeps_the_limits_of_an_overlap),
-      cmocka_unit_test(work_that_piles_up),
-      cmocka_unit_test(a_broken_invariant_ends_it),
+      cmocka_unit_test(finds_the_optimum),     cmocka_unit_test(finds_the_optimum_with_an_overlap),
+      cmocka_unit_test(any_number_of_threads), cmocka_unit_test(found_plans_pass_their_check),
+      cmocka_unit_test(keeps_the_limit),       cmocka_unit_test(keeps_the_limits_of_an_overlap),
+      cmocka_unit_test(work_that_piles_up),    cmocka_unit_test(a_broken_invariant_ends_it),
   };
   omp_set_num_threads(1); /* simulations as short as these are slower with several */
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -166,7 +166,7 @@ static void print_period(const hk_forecast *forecast) {
     printf("clipped    %10.1f ms   iteration in which clipping acts: nothing runs ahead\n",
            hk_ms(forecast->held_ns));
   if (!forecast->settled)
-    printf("unsettled  %10.1f ms   longer than the last iteration: work still piles up after %d\n",
+    printf("unsettled  %10.1f ms   over the last of %d iterations: work piles up\n",
            hk_ms(forecast->unsteady_ns), forecast->graph.iterations);
   else if (forecast->unsteady_ns > forecast->iteration_ns / 1000)
     printf("unsteady   %10.1f ms   difference between the last two iterations\n",
