@@ -304,8 +304,7 @@ int hocket_step(hocket_engine *h, const hocket_step_options *options, hocket_ste
                                .tensors = report.params,
                                .grad_norm = report.grad_norm,
                                .grad_scale = report.grad_scale,
-                               .ahead = report.ahead,
-                               .switches = report.switches};
+                               .ahead = report.ahead};
   }
   return leave(&in, status, &err, message);
 }

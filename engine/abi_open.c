@@ -102,11 +102,6 @@ static hk_status find_plan(const char *text, const hk_param *params, size_t n,
         "overlap %d is not known: expected 0 (the plan's), 1 (none), 2 (forward) or 3 (both)",
         (int)o->overlap);
   }
-  if ((o->adapt != 0 && o->adapt != 1) || !(o->expected_ms >= 0 && o->expected_ms < 1e12)) {
-    return hk_fail(err, HK_INPUT,
-                   "adapt %d, expected_ms %g: adapt must be 0 or 1, the time 0 (not known) or more",
-                   (int)o->adapt, o->expected_ms);
-  }
   if (o->cpu_threads < 0 || o->cpu_threads > HK_MOST_CPU_THREADS) {
     return hk_fail(err, HK_INPUT, "cpu_threads: from 0 (as planned) to %d, got %d",
                    HK_MOST_CPU_THREADS, (int)o->cpu_threads);
@@ -205,12 +200,8 @@ static hk_status create(const char *text, const hk_param *params, size_t n, cons
   hk_engine_options inner = {.device = o->device,
                              .no_pin_threads = o->pin_threads == 0,
                              .first_core = o->first_core,
-                             .seed = o->seed,
-                             .adapt = o->adapt != 0,
-                             .expected = (hk_ns)(1e6 * o->expected_ms)};
+                             .seed = o->seed};
   hk_plan plan = {0};
-  if (o->adapt && o->cpu_threads == 0 && !o->pin_threads)
-    inner.most_threads = hk_default_threads(HK_OVERLAP_NONE);
   HK_TRY(choose_backend(o->backend, &inner.backend, err));
   hk_status status = find_plan(text, params, n, o, &plan, err);
   if (status == HK_OK) status = choose_overlap(text, params, n, o, &plan, err);

@@ -159,13 +159,11 @@ static hk_status open_teams(hk_engine *e, hk_error *err) {
   _Static_assert(HK_MOST_AHEAD == HK_QUEUED_AHEAD, "what hk_team_size says of the executor");
   const int cores = e->plan.job.gpus > 1 ? n : n - e->options.first_core;
   const int threads = hk_team_size(&e->graph, e->plan.cpu_threads, cores);
-  const int most = (int)hk_max(threads, e->options.most_threads);
-  const hk_team_options options = {.threads = most,
+  const hk_team_options options = {.threads = threads,
                                    .pin = !e->options.no_pin_threads,
                                    .pci = e->info.pci,
                                    .first_core = e->options.first_core};
   HK_TRY(hk_team_open(&options, &e->team, err));
-  hk_team_limit(e->team, threads);
   hk_engine_add_note(e, hk_team_note(e->team));
   if (threads < e->plan.cpu_threads)
     hk_engine_add_note(e, "one of the team's threads queues copies instead");

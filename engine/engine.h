@@ -41,9 +41,6 @@ typedef struct {
                                   because allocating and pinning takes seconds; NULL: it allocates
                                   its own */
   uint64_t seed;               /* of the random bits that round v (engine/adamw/formats.h) */
-  int most_threads; /* threads that the CPU team may have in later steps; 0: as many as planned */
-  bool adapt;       /* choose their number while training (engine/train/adapt.h) */
-  hk_ns expected;   /* with adapt: predicted time of an iteration; 0: not known */
 } hk_engine_options;
 
 /* Bytes of memory that an engine takes. */
@@ -65,10 +62,6 @@ hk_status hk_engine_create(const hk_plan *plan, const hk_param *params, size_t n
                            const hk_adamw *groups, size_t n_groups,
                            const hk_engine_options *options, hk_engine **engine, hk_error *err);
 void hk_engine_destroy(hk_engine *engine); /* NULL is allowed */
-
-/* Sets the number of the CPU team's threads from its next operation on: 1 to what the options
- * allow. For engines that do not adapt. May be called at any time. */
-void hk_engine_set_threads(hk_engine *engine, int threads);
 
 int64_t hk_engine_numel(const hk_engine *engine);
 size_t hk_engine_params(const hk_engine *engine);
@@ -130,7 +123,7 @@ typedef struct {
   bool skipped;
   int64_t nonfinite, params;
   double grad_norm, grad_scale;
-  int64_t ahead, switches;
+  int64_t ahead;
   hk_ns update; /* wall time of the update; 0 with an overlap: the update goes on after the step */
 } hk_step_report;
 

@@ -57,7 +57,7 @@
 extern "C" {
 #endif
 
-#define HOCKET_ABI     9    /* raised with every incompatible change; compare with hocket_abi() */
+#define HOCKET_ABI     10   /* raised with every incompatible change; compare with hocket_abi() */
 #define HOCKET_MESSAGE 1024 /* bytes of a message, its end included */
 #define HOCKET_AGAIN   4    /* the wait has timed out: call again */
 #define HOCKET_API     __attribute__((visibility("default")))
@@ -134,13 +134,6 @@ typedef struct {
    * elements again. */
   const char *state;
   uint64_t seed; /* of the random bits; hocket_load takes the seed of the file instead */
-  int32_t adapt; /* 1: choose the number of the CPU team's threads while training, by the times of
-                    iterations: from 1 to cpu_threads or, if that is 0 and threads are not pinned,
-                    to the larger of what is planned and the CPUs that this process may use less
-                    one. It changes no bit. docs/training.md has the rule. Not for ranks that wait
-                    for each other in each step: one would measure the others. 0: never */
-  double expected_ms; /* with adapt: time that the plan's iteration is predicted to take; if it
-                         takes another one, other numbers are tried at once; 0: not known */
 } hocket_options;
 
 /* Creates an engine. `plan`: path of a file written by `hocket plan -o FILE`, or the JSON text
@@ -273,8 +266,6 @@ typedef struct {
   double grad_scale; /* the coefficient (below), before it is rounded to fp32; with
                         HOCKET_CLIP_BLOCK the smallest */
   int64_t ahead;     /* overlap both: elements that had been updated before the norm was known */
-  int64_t switches;  /* with adapt: how often the number of threads has changed for good; the report
-                        says why (`adapting`) */
 } hocket_step_info;
 
 /* Takes one optimizer step with the gradients handed over since the last one. `options` and `info`
@@ -358,15 +349,9 @@ HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *messag
  * probability that the next step is clipped, the limit up to which updates run ahead, and for steps
  * in which nothing ran ahead (held), in which updates ran ahead and were kept, or were done again
  * (redone), their number and the median of their last durations, 0 for fewer than 3
- * (docs/training.md). With adapt, `adapting`: the `threads` in use (not those that are being
- * tried), how many were `planned` and the `most` that the team may have; `iteration_ms` (with
- * overlap none, of the update) and `elements_per_s` (of the team, while it works), running
- * estimates with the relative standard deviation of single iterations, `iteration_scatter` and
- * `elements_scatter`, 0 for not known; how many `tries` of other numbers there were and how many
- * `switches`; and `reason`, a sentence that says what the last switch changed and why, "" before
- * the first. On the host backend also `callers_kernels_ms`, processor time that calls have spent on
- * kernels that a GPU would run itself, such as the copying of gradients. *text is the caller's
- * (hocket_free); it is NULL after a failure. Returns 3 if there is not enough memory. */
+ * (docs/training.md). On the host backend also `callers_kernels_ms`, processor time that calls have
+ * spent on kernels that a GPU would run itself, such as the copying of gradients. *text is the
+ * caller's (hocket_free); it is NULL after a failure. Returns 3 if there is not enough memory. */
 HOCKET_API int hocket_report(hocket_engine *engine, char **text, char *message);
 /* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0) or backward (1)
  * of a block at this point of `stream`. Does nothing unless recording. */

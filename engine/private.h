@@ -60,10 +60,6 @@ struct hk_engine {
   /* When the next part may begin, so that the plan's limits (hk_pace) hold. paced_in is shared by
    * two lanes, the others belong to one thread each. */
   _Atomic hk_ns paced_in, paced_out, paced_cpu;
-  /* Of the CPU team's thread, between runs of the caller's: time and elements of its updates since
-   * they were set to 0. */
-  hk_ns cpu_busy;
-  int64_t cpu_done;
 
   hk_host_layout host;
   hk_arena arena;

@@ -39,18 +39,7 @@ typedef struct {
   bool by_block; /* gradients are clipped by block */
   hk_format format;
   uint64_t seed;
-  random_stream switches; /* of the number of threads */
-  bool adapts;            /* the engine chooses that number itself */
 } world;
-
-enum { MOST_TEAM = 4 };
-
-/* Changes the number of the CPU team's threads at this point, as adapting does, in one of two
- * cases. */
-static inline void switch_threads(world *w) {
-  if (!w->adapts && pick(&w->switches, 0, 1) > 0)
-    hk_engine_set_threads(w->engine, pick(&w->switches, 1, MOST_TEAM));
-}
 
 /* -- Elements ---------------------------------------------------------------------------------- */
 
@@ -129,7 +118,7 @@ static inline void make_model(world *w) {
 static inline void make_engine(world *w, const hk_backend_ops *backend) {
   hk_error err = {0};
   hk_plan plan = {0};
-  must(hk_default_plan(w->params, w->n, pick(&w->r, 1, 2), &plan, &err), &err);
+  must(hk_default_plan(w->params, w->n, pick(&w->r, 1, 4), &plan, &err), &err);
   plan.optimizer = optimizer_of(w->format);
   plan.overlap = (hk_overlap)pick(&w->r, HK_OVERLAP_NONE, HK_OVERLAP_BOTH);
   plan.piece_numel = (int64_t)scale(&w->r, 60, 70000);
@@ -146,11 +135,7 @@ static inline void make_engine(world *w, const hk_backend_ops *backend) {
   plan.clip = w->by_block ? HK_CLIP_BLOCK : HK_CLIP_NORM;
   random_stream sums = {w->r.state ^ 0x50f5};
   if (pick(&sums, 0, 1) > 0) plan.sum_bytes = (hk_bytes)scale(&sums, 100, 400000);
-  const hk_engine_options options = {.backend = backend,
-                                     .no_pin_threads = true,
-                                     .seed = w->seed,
-                                     .most_threads = MOST_TEAM,
-                                     .adapt = w->adapts};
+  const hk_engine_options options = {.backend = backend, .no_pin_threads = true, .seed = w->seed};
   hk_engine *engine = NULL;
   must(hk_engine_create(&plan, w->params, w->n, w->groups, w->n_groups, &options, &engine, &err),
        &err);
@@ -206,7 +191,6 @@ static inline void assert_state(world *w) {
 
 static inline void forward(world *w) {
   hk_error err = {0};
-  switch_threads(w);
   for (int b = 0; b < w->blocks; b++) {
     bool there = false;
     while (!there) must(hk_engine_wait_weights(w->engine, b, NULL, 5, &there, &err), &err);
@@ -238,7 +222,6 @@ static inline void hand_over(world *w, size_t i, bool finite) {
 static inline void backward(world *w, int disorder, bool finite) {
   for (size_t i = w->n; i-- > 0;) {
     if (disorder > 0 && pick(&w->r, 0, 9) == 0) continue;
-    if (i == w->n / 2) switch_threads(w);
     hand_over(w, i, finite || i > 0);
     if (disorder > 0 && pick(&w->r, 0, 9) == 0) {
       hand_over(w, next(&w->r) % w->n, true);

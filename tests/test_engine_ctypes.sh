@@ -39,8 +39,7 @@ class Options(ctypes.Structure):
     _fields_ = [("backend", text), ("device", i32), ("overlap", i32), ("cpu_threads", i32),
                 ("pin_threads", i32), ("first_core", i32), ("host_memory", i64),
                 ("gpu_memory", i64), ("clip", i32),
-                ("state", ctypes.c_char_p), ("seed", ctypes.c_uint64),
-                ("adapt", i32), ("expected_ms", f64)]
+                ("state", ctypes.c_char_p), ("seed", ctypes.c_uint64)]
 
 
 class Gradient(ctypes.Structure):
@@ -53,7 +52,7 @@ class StepOptions(ctypes.Structure):
 
 class Info(ctypes.Structure):
     _fields_ = [("step", i64), ("skipped", i32), ("nonfinite", i64), ("tensors", i64),
-                ("grad_norm", f64), ("grad_scale", f64), ("ahead", i64), ("switches", i64)]
+                ("grad_norm", f64), ("grad_scale", f64), ("ahead", i64)]
 
 
 for name, result, arguments in (
@@ -136,7 +135,7 @@ class Model:
         return hexadecimal.value
 
 
-assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 9
+assert lib.hocket_version().count(b".") == 2 and lib.hocket_abi() == 10
 hyper = (Group(1e-2, 0.9, 0.999, 1e-8, 0.1), Group(3e-3, 0.8, 0.95, 1e-6, 0.0))
 engines = [Model(hyper, overlap) for overlap in (1, 2, 3)]
 first = engines[0]

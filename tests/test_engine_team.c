@@ -62,7 +62,7 @@ static void run_and_check(hk_team *team, int64_t chunks) {
   int64_t sum = 0;
   for (int t = 0; t < MOST_THREADS; t++) {
     sum += c.count[t];
-    if (t >= hk_team_members(team)) assert_int_equal(c.count[t], 0);
+    if (t >= hk_team_threads(team)) assert_int_equal(c.count[t], 0);
   }
   assert_int_equal(sum, chunks);
   for (int64_t i = 0; i < chunks; i++) assert_int_equal(c.times[i], 1);
@@ -111,37 +111,6 @@ static void test_threads_run_together(void **state) {
     atomic_int there = 0;
     hk_team_run(team, 4, meet, &there);
     assert_int_equal(atomic_load(&there), 4);
-  }
-  hk_team_close(team);
-}
-
-/* Long enough that every thread that may take a chunk does. */
-static void linger(void *arg, int64_t chunk, int thread) {
-  (void)chunk;
-  if (thread >= 2) atomic_fetch_add((atomic_int *)arg, 1);
-  usleep(300);
-}
-
-/* Only as many threads work as the team is limited to, also when they sleep. */
-static void test_limit(void **state) {
-  (void)state;
-  hk_team *team = open_team(4, false, 0);
-  for (int i = 0; i < 300; i++) {
-    const int members = 1 + (i * 7 + i / 5) % 5;
-    hk_team_limit(team, members);
-    assert_int_equal(hk_team_members(team), members < 4 ? members : 4);
-    if (i % 50 == 0) usleep(1000);
-    run_and_check(team, 1 + i % 37);
-  }
-  for (int i = 0; i < 5; i++) {
-    hk_team_limit(team, 4);
-    atomic_int there = 0;
-    hk_team_run(team, 4, meet, &there); /* all have come back, and wait for the next piece */
-    assert_int_equal(atomic_load(&there), 4);
-    hk_team_limit(team, 2);
-    atomic_int outside = 0;
-    hk_team_run(team, 8, linger, &outside);
-    assert_int_equal(atomic_load(&outside), 0);
   }
   hk_team_close(team);
 }
@@ -405,7 +374,6 @@ int main(void) {
       cmocka_unit_test(test_every_chunk_once),
       cmocka_unit_test(test_many_pieces),
       cmocka_unit_test(test_threads_run_together),
-      cmocka_unit_test(test_limit),
       cmocka_unit_test(test_when_begun),
       cmocka_unit_test(test_own_cores),
       cmocka_unit_test(test_teams_side_by_side),

@@ -41,7 +41,7 @@ set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_host_memory
                 engine_validate_cli)
 # engine_accumulate, engine_executor, engine_pace and engine_training use the same threads.
-set(LONG_IN_TSAN engine_adapt engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
+set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
                  engine_checkpoint_kills engine_checkpoint_training engine_checksum
                  engine_clip_blocks engine_exact engine_formats engine_formats_bias engine_recording engine_run engine_segments
                  engine_squares engine_stand engine_stand_clock engine_training_faults engine_training_orders

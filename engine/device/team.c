@@ -33,9 +33,8 @@ typedef struct {
 
 struct hk_team {
   int threads;
-  atomic_int members; /* the first so many of them enter pieces; changed under `lock` */
-  int first_cpu;      /* CPU of member 0; -1: not pinned */
-  bool spin;          /* each member has a CPU, so that spinning delays nobody */
+  int first_cpu; /* CPU of member 0; -1: not pinned */
+  bool spin;     /* each member has a CPU, so that spinning delays nobody */
   char note[256];
   worker *workers; /* [threads - 1] */
   int started;     /* number of workers whose thread was started */
@@ -52,7 +51,6 @@ struct hk_team {
 
   pthread_mutex_t lock;      /* held to change the piece's number, and to sleep and wake */
   pthread_cond_t come, gone; /* signalled at a new piece; when the last worker has left */
-  pthread_cond_t called;     /* when `members` has changed */
   atomic_bool closing;
   _Alignas(CACHE_LINE) _Atomic uint64_t door;
   _Alignas(CACHE_LINE) _Atomic int64_t next; /* next chunk to be taken */
@@ -124,29 +122,15 @@ static void do_chunks(hk_team *team, int thread) {
   }
 }
 
-static bool is_member(hk_team *team, const worker *w) {
-  return w->number < atomic_load_explicit(&team->members, memory_order_relaxed);
-}
-
-/* Sleeps while the worker is not one of the members. */
-static void await_call(hk_team *team, const worker *self) {
-  if (is_member(team, self)) return;
-  pthread_mutex_lock(&team->lock);
-  while (!is_member(team, self) && !atomic_load(&team->closing))
-    pthread_cond_wait(&team->called, &team->lock);
-  pthread_mutex_unlock(&team->lock);
-}
-
 static void *run_worker(void *argument) {
   const worker *self = argument;
   hk_team *team = self->team;
   uint64_t piece = 0; /* number of the last piece seen */
   for (;;) {
-    await_call(team, self);
     await(team, has_come, piece, &team->come);
     if (atomic_load(&team->closing)) return NULL;
     piece = atomic_load_explicit(&team->door, memory_order_relaxed) >> PIECE;
-    if (!is_member(team, self) || !enter(team, piece)) continue;
+    if (!enter(team, piece)) continue;
     do_chunks(team, self->number);
     leave(team);
   }
@@ -172,7 +156,7 @@ static void has_begun(hk_team *team) {
 
 void hk_team_run(hk_team *team, int64_t chunks, hk_team_work work, void *arg) {
   assert((atomic_load(&team->door) & (OPEN | INSIDE)) == 0);
-  if (hk_team_members(team) == 1 || chunks <= 1) {
+  if (team->threads == 1 || chunks <= 1) {
     has_begun(team);
     for (int64_t chunk = 0; chunk < chunks; chunk++) work(arg, chunk, 0);
     return;
@@ -237,13 +221,11 @@ static hk_team *new_team(int threads) {
   if (team == NULL) return NULL;
   memset(team, 0, sizeof *team);
   team->threads = threads;
-  atomic_init(&team->members, threads);
   team->first_cpu = -1;
   team->workers = calloc((size_t)threads, sizeof *team->workers);
   pthread_mutex_init(&team->lock, NULL);
   pthread_cond_init(&team->come, NULL);
   pthread_cond_init(&team->gone, NULL);
-  pthread_cond_init(&team->called, NULL);
   if (team->workers != NULL) return team;
   hk_team_close(team);
   return NULL;
@@ -280,10 +262,8 @@ void hk_team_close(hk_team *team) {
   if (team == NULL) return;
   atomic_store(&team->closing, true);
   announce(team, 0);
-  hk_team_limit(team, team->threads);
   for (int i = 0; i < team->started; i++) pthread_join(team->workers[i].thread, NULL);
   if (team->joined && pthread_equal(team->member, pthread_self())) hk_cpu_unpin();
-  pthread_cond_destroy(&team->called);
   pthread_cond_destroy(&team->gone);
   pthread_cond_destroy(&team->come);
   pthread_mutex_destroy(&team->lock);
@@ -293,18 +273,6 @@ void hk_team_close(hk_team *team) {
 
 int hk_team_threads(const hk_team *team) {
   return team->threads;
-}
-
-void hk_team_limit(hk_team *team, int members) {
-  pthread_mutex_lock(&team->lock);
-  atomic_store_explicit(&team->members, members < team->threads ? members : team->threads,
-                        memory_order_relaxed);
-  pthread_cond_broadcast(&team->called);
-  pthread_mutex_unlock(&team->lock);
-}
-
-int hk_team_members(const hk_team *team) {
-  return atomic_load_explicit(&team->members, memory_order_relaxed);
 }
 
 const char *hk_team_note(const hk_team *team) {

@@ -23,10 +23,6 @@ typedef struct {
 hk_status hk_team_open(const hk_team_options *options, hk_team **team, hk_error *err);
 void hk_team_close(hk_team *team);
 int hk_team_threads(const hk_team *team);
-/* Lets only the first `members` threads (>= 1) work from the next piece on; the others sleep. All
- * work at first. May be called at any time. */
-void hk_team_limit(hk_team *team, int members);
-int hk_team_members(const hk_team *team);
 /* Why the team is not pinned as requested; "": it is. */
 const char *hk_team_note(const hk_team *team);
 /* Pins the calling thread as member 0. hk_team_close, called by the same thread, unpins it. */

@@ -78,13 +78,10 @@ void hk_engine_update_on_cpu(hk_engine *e, const hk_op *op, const hk_adamw_step 
                  .sub = hk_engine_subgroup(e, op),
                  .s = (size_t)op->subgroup,
                  .begin = op->offset,
-                 .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_members(e->team)),
+                 .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
                  .steps = steps,
                  .to = hk_engine_host_weights(e, op),
                  .rate = e->plan.pace.cpu};
   if (w.rate > 0) w.started = hk_engine_reserve(&e->paced_cpu, w.rate, op->work);
-  const hk_ns begun = hk_now();
   hk_team_run(e->team, w.chunks.count, adamw_chunk, &w);
-  e->cpu_busy += hk_now() - begun;
-  e->cpu_done += op->work;
 }

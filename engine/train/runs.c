@@ -23,10 +23,6 @@ static hk_status settle(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-void hk_engine_set_threads(hk_engine *e, int threads) {
-  hk_team_limit(e->team, threads);
-}
-
 hk_status hk_training_settle(hk_engine *e, hk_error *err) {
   if (hk_training_state_of(e) != HK_STEPPED) return hk_engine_refuse_failed(e, err);
   pthread_rwlock_wrlock(&e->training->waiters);
@@ -49,24 +45,11 @@ static bool may_run_ahead(const hk_engine *e) {
   return e->plan.overlap == HK_OVERLAP_BOTH && t->last_scale != 0 && hk_clip_runs_ahead(&t->clip);
 }
 
-void hk_training_adapt(hk_engine *e, int kind, hk_ns time) {
-  struct hk_training *t = e->training;
-  const double rate = e->cpu_busy > 0 ? (double)e->cpu_done / (double)e->cpu_busy * 1e9 : 0;
-  hk_adapt_note(&t->adapt, e->step, kind, time, rate);
-  if (t->adapt.on && t->adapt.threads != hk_team_members(e->team))
-    hk_team_limit(e->team, t->adapt.threads);
-  e->cpu_busy = 0;
-  e->cpu_done = 0;
-}
-
 /* A run begins with the first gradient of an iteration: notes how long the last one took. */
 static void time_iteration(hk_engine *e) {
   struct hk_training *t = e->training;
   const hk_ns now = hk_now();
-  if (t->kind != HK_STEP_KINDS) {
-    hk_clip_note_time(&t->clip, t->kind, now - t->begun_at);
-    hk_training_adapt(e, (int)t->kind + HK_STEP_KINDS * (t->backwards - 1), now - t->begun_at);
-  }
+  if (t->kind != HK_STEP_KINDS) hk_clip_note_time(&t->clip, t->kind, now - t->begun_at);
   t->begun_at = now;
   t->kind = HK_STEP_KINDS;
 }

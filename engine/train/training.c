@@ -99,8 +99,6 @@ static hk_status list_blocks(hk_engine *e, hk_error *err) {
 hk_status hk_training_open(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
-  hk_adapt_begin(&t->adapt, hk_team_members(e->team),
-                 e->options.adapt ? hk_team_threads(e->team) : 1, e->options.expected);
   t->flush = hk_executor_stream(e->executor, HK_LANE_FLUSH);
   if (t->flush == NULL) {
     t->own_flush = true;
@@ -291,9 +289,7 @@ static hk_status take_step(hk_engine *e, const hk_step_options *o, hk_step_repor
   HK_TRY(open_gate(e, stream, o->timeline, err));
   remember(e, o, r);
   r->step = t->stepping;
-  HK_TRY(hk_handover_reset(e, err));
-  t->backwards = t->rounds; /* as learnt from this step */
-  return HK_OK;
+  return hk_handover_reset(e, err);
 }
 
 /* Accounts for a failure during the step. In state BEGUN only spare memory has been written. */
@@ -348,10 +344,8 @@ hk_status hk_engine_step(hk_engine *e, const hk_step_options *options, hk_step_r
     if (status == HK_OK && !hk_training_overlaps(e) && !report->skipped) {
       status = hk_training_settle(e, err);
       report->update = t->elapsed;
-      hk_training_adapt(e, HK_STEP_HELD, t->elapsed);
     }
   }
-  report->switches = t->adapt.switches;
   t->factor = 1;
   pthread_mutex_unlock(&t->lock);
   return status;

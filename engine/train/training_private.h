@@ -11,7 +11,6 @@
 #include <stdatomic.h>
 
 #include "engine/private.h"
-#include "engine/train/adapt.h"
 #include "engine/train/clip.h"
 
 /* A stream of the caller. */
@@ -152,11 +151,7 @@ struct hk_training {
   hk_ns begun_at;     /* when the last run began that a first gradient has begun */
   bool tried;         /* updates of that run were to run ahead */
   hk_step_kind kind;  /* how its step went; HK_STEP_KINDS: it has taken none */
-  int32_t backwards;  /* of its step: gradients of the tensor that got the most */
   int64_t most_ahead; /* of any step: elements whose update had ended before the norm was known */
-
-  /* What decides how many threads the CPU team has. */
-  hk_adapt adapt;
 
   /* For each block the operations that write new weights of its tensors. */
   int32_t n_blocks;
@@ -319,10 +314,6 @@ void hk_recording_close(hk_engine *e);
 
 /* Called at each gradient; the first one of an iteration begins a run, if there is an overlap. */
 hk_status hk_training_begin(hk_engine *e, hk_error *err);
-/* An iteration has ended that took `time`; with overlap none, its update. Chooses the number of the
- * team's threads for the next one. No run is under way. kind: iterations of different kinds are not
- * compared. */
-void hk_training_adapt(hk_engine *e, int kind, hk_ns time);
 /* Cancels the run with all that has run ahead, and begins another in which all updates wait for the
  * gate. */
 hk_status hk_training_begin_again(hk_engine *e, hk_error *err);

@@ -115,23 +115,6 @@ static void put_choice(const hk_engine *e, cJSON *root, bool *ok) {
   }
 }
 
-static void put_adapting(const hk_engine *e, cJSON *root, bool *ok) {
-  const hk_adapt *a = &e->training->adapt;
-  char reason[320];
-  hk_adapt_reason(a, hk_training_overlaps(e) ? "iterations" : "updates", reason, sizeof reason);
-  cJSON *to = hk_put_object(root, "adapting", ok);
-  hk_put_number(to, "threads", a->kept, ok);
-  hk_put_number(to, "planned", a->planned, ok);
-  hk_put_number(to, "most", a->most, ok);
-  hk_put_number(to, "iteration_ms", 1e-6 * hk_estimate_value(&a->iteration), ok);
-  hk_put_number(to, "iteration_scatter", hk_estimate_scatter(&a->iteration), ok);
-  hk_put_number(to, "elements_per_s", hk_estimate_value(&a->rate), ok);
-  hk_put_number(to, "elements_scatter", hk_estimate_scatter(&a->rate), ok);
-  hk_put_number(to, "tries", (double)a->tries, ok);
-  hk_put_number(to, "switches", (double)a->switches, ok);
-  hk_put_string(to, "reason", reason, ok);
-}
-
 static bool put_report(hk_engine *e, cJSON *root) {
   bool ok = root != NULL;
   if (!ok) return false;
@@ -145,7 +128,7 @@ static bool put_report(hk_engine *e, cJSON *root) {
   hk_put_string(root, "notes", e->notes, &ok);
   hk_put_number(root, "tensors", (double)e->n_params, &ok);
   hk_put_number(root, "blocks", (double)e->training->n_blocks, &ok);
-  hk_put_number(root, "cpu_threads", hk_team_members(e->team), &ok);
+  hk_put_number(root, "cpu_threads", hk_team_threads(e->team), &ok);
   hk_put_number(root, "steps", (double)hk_engine_step_number(e), &ok);
   hk_put_number(root, "operations", (double)e->graph.n_ops, &ok);
   put_routes(e, root, &ok);
@@ -155,7 +138,6 @@ static bool put_report(hk_engine *e, cJSON *root) {
   put_sums(e, root, &ok);
   put_times(e, root, &ok);
   if (e->plan.overlap == HK_OVERLAP_BOTH) put_choice(e, root, &ok);
-  if (e->options.adapt) put_adapting(e, root, &ok);
   if (hk_training_is_host(e)) {
     hk_put_number(root, "callers_kernels_ms", hk_ms(hk_backend_host_callers_kernels(e->backend)),
                   &ok);

@@ -19,7 +19,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import MACHINE, USAGE, HocketError
 
-ABI = 9
+ABI = 10
 MESSAGE = 1024
 AGAIN = 4
 SQUARES = 21
@@ -74,8 +74,6 @@ class Options(ctypes.Structure):
         ("clip", c_int32),
         ("state", c_char_p),
         ("seed", c_uint64),
-        ("adapt", c_int32),
-        ("expected_ms", c_double),
     ]
 
 
@@ -107,7 +105,6 @@ class StepInfo(ctypes.Structure):
         ("grad_norm", c_double),
         ("grad_scale", c_double),
         ("ahead", c_int64),
-        ("switches", c_int64),
     ]
 
 
@@ -121,7 +118,6 @@ class StepResult(NamedTuple):
     grad_norm: float
     grad_scale: float
     ahead: int
-    switches: int
 
 
 _ENGINE = _BUSY = _SNAPSHOT = c_void_p
@@ -492,7 +488,6 @@ class Engine:
             info.grad_norm,
             info.grad_scale,
             info.ahead,
-            info.switches,
         )
 
     def set_group(self, number: int, group: Group) -> None:

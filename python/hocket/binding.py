@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import logging
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -19,8 +18,6 @@ from . import _abi, direct, ranks
 from .blocks import Block, is_dense
 from .errors import HocketError, HocketUsageError
 from .names import Nameless
-
-log = logging.getLogger("hocket")
 
 TYPES: Dict[torch.dtype, int] = {
     torch.bfloat16: _abi.BF16,
@@ -49,8 +46,6 @@ class Settings(NamedTuple):
     clip_share: Optional[float] = None
     state: Optional[str] = None
     seed: int = 0
-    adapt: bool = True
-    expected_ms: float = 0.0
 
 
 class Entry(NamedTuple):
@@ -237,8 +232,6 @@ class Binding:
             _abi.CLIPS[settings.clip],
             None if settings.state is None else settings.state.encode(),
             settings.seed,
-            int(settings.adapt and ranks.world_size() == 1),
-            settings.expected_ms,
         )
 
     def sync_groups(self, param_groups: Sequence[Mapping[str, Any]]) -> None:

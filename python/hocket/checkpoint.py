@@ -293,7 +293,6 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     opt._lock = threading.RLock()
     opt._writer = opt._plan_answer = opt._taking = opt._broken_load = opt._samples = None
     opt._warned_of_data = False
-    opt._expected_ms, opt._switches = 0.0, 0
     opt._detached = False
     opt._has_state = bytearray()
     opt._count, opt._others, opt._empty, opt._ranks = 0, [], [], None

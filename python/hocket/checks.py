@@ -38,8 +38,6 @@ def check_settings(settings: Settings) -> None:
         )
     if not isinstance(settings.seed, int) or not 0 <= settings.seed < 1 << 64:
         raise HocketUsageError(f"seed={settings.seed!r}: it is a whole number of 64 bits")
-    if not isinstance(settings.adapt, bool):
-        raise HocketUsageError(f"adapt={settings.adapt!r}: it is True or False")
     if settings.accumulate not in (None, torch.float32):
         raise HocketUsageError(
             f"accumulate={settings.accumulate}: it is torch.float32, or None for the gradient's "

@@ -15,14 +15,14 @@ from torch.optim import Optimizer
 
 from . import _abi, checkpoint, files, ranks
 from .attach import Attachment, refuse_ranks
-from .binding import Binding, Entry, Settings, increment_versions, log, trainable
+from .binding import Binding, Entry, Settings, increment_versions, trainable
 from .blocks import MAX_BLOCKS, Block
 from .checks import check_group, check_settings
 from .errors import HocketUsageError
 from .handle import handle_in
 from .handover import HandOver
 from .names import name_in_modules
-from .plan import expected_ms, resolve_plan
+from .plan import resolve_plan
 from .ranks import Ranks
 from .report import explain, other_micro_steps, stats
 from .samples import Samples
@@ -88,12 +88,6 @@ class AdamW(Optimizer):
             variance in 8 bits, 6.02 bytes, both rounded at random. "8bit+split": with split
             masters. None: what the plan says, without a plan "fp32". ``state_dict`` has fp32
             tensors in any case.
-        adapt: choose the number of the update's threads while training: when iterations take longer
-            or shorter than before, or than ``plan="auto"`` predicted, other numbers are tried in
-            turns, from 1 to ``cpu_threads`` (if that is None, to the CPUs that this process may use
-            less one), and one that proves to be faster is kept. Bits do not change.
-            :meth:`explain`, and the logger "hocket" (level info), say what has changed and why. Off
-            with several ranks, which wait for each other.
         seed: of the random rounding. ``opt.save`` stores it, ``opt.load`` goes on with it; with
             ``state_dict`` give the same one again to go on with the same bits.
         amsgrad, maximize, capturable, differentiable: not supported, must be False.
@@ -127,7 +121,6 @@ class AdamW(Optimizer):
         accumulation_steps: Optional[int] = None,
         state: Optional[str] = None,
         seed: int = 0,
-        adapt: bool = True,
         maximize: bool = False,
         foreach: Optional[bool] = None,
         capturable: bool = False,
@@ -148,7 +141,6 @@ class AdamW(Optimizer):
             clip_share,
             state,
             seed,
-            adapt,
         )
         check_settings(self._settings)
         self._binding: Optional[Binding] = None
@@ -170,8 +162,6 @@ class AdamW(Optimizer):
         self._writer: Optional[files.Writer] = None
         self._samples: Optional[Samples] = None
         self._warned_of_data = False
-        self._expected_ms = 0.0
-        self._switches = 0  # of the number of threads, that have been logged
         self.state_in_file = False
         super().__init__(
             params,
@@ -332,9 +322,6 @@ class AdamW(Optimizer):
         settings, entries, blocks = self._laid_out(settings)
         plan, answer = resolve_plan(settings, entries, blocks, attachment)
         self._plan_answer = answer or self._plan_answer
-        # Of several ranks it knows no collectives.
-        self._expected_ms = expected_ms(answer, settings)
-        settings = settings._replace(expected_ms=self._expected_ms)
         binding = Binding(entries, blocks, self.param_groups, settings, plan)
         try:
             every = [param for group in self.param_groups for param in group["params"]]
@@ -570,9 +557,6 @@ class AdamW(Optimizer):
         self.handover().step(self._settings.max_norm or 0.0, scale, sum_of_squares)
         self._settle()
         last = self.last_step
-        if last is not None and last.switches > self._switches:
-            self._switches = last.switches
-            log.info("hocket: %s", self.binding().engine.report()["adapting"]["reason"])
         if last is not None and last.step == 3:  # the first whose number of backwards was known
             for sentence in other_micro_steps(self, self.binding().engine.report()):
                 warnings.warn(f"hocket: {sentence}")

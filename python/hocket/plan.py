@@ -49,15 +49,6 @@ def resolve_plan(
         return _ask(described, settings, sharing, folder)
 
 
-def expected_ms(answer: Optional[Dict[str, Any]], settings: "Settings") -> float:
-    """What the program predicts for what the engine times: an iteration, or with overlap "none" the
-    update. 0: no prediction."""
-    if answer is None:
-        return 0.0
-    best: Dict[str, float] = answer["schedules"][0]
-    return best["update_ms" if settings.overlap == "none" else "iteration_ms"]
-
-
 def program() -> str:
     """Path of the ``hocket`` program: $HOCKET_PROGRAM, the one of the package hocket-planner, this
     environment's, or in PATH."""

@@ -55,7 +55,6 @@ def explain(optimizer: "AdamW") -> str:
         lines.extend(_other_states(optimizer, answer))
     report = binding.engine.report()
     lines += other_micro_steps(optimizer, report) + _often_clipped(optimizer, report)
-    lines.append(_adapting(optimizer, report))
     lines.extend(_buffers(report))
     lines.extend(_unused_spares(report))
     lines.extend(
@@ -95,28 +94,6 @@ def _often_clipped(optimizer: "AdamW", report: Dict[str, Any]) -> List[str]:
         f"The next step will be clipped with a chance of {chance:.0%}, and the plan was made for "
         "steps that are not: clip_share=1 would give clipped ones routes of their own."
     ]
-
-
-def _adapting(optimizer: "AdamW", report: Dict[str, Any]) -> str:
-    """What choosing the number of threads has come to."""
-    found = report.pop("adapting", None)
-    if found is None:
-        why = "" if not optimizer._settings.adapt else ", because several ranks wait for each other"
-        return f"The number of the CPU team's threads does not change{why}."
-    text = f"CPU team: {found['threads']} of 1 to {found['most']} threads, {found['planned']} planned."
-    if found["iteration_ms"]:
-        what = "An update" if report["overlap"] == "none" else "An iteration"
-        text += f" {what} takes {found['iteration_ms']:.4g} ms +- {found['iteration_scatter']:.1%}"
-        if optimizer._expected_ms:
-            text += f", predicted {optimizer._expected_ms:.4g}"
-        text += "."
-    if found["elements_per_s"]:
-        text += (
-            f" The team updates {found['elements_per_s']:.3g} elements a second "
-            f"+- {found['elements_scatter']:.1%}."
-        )
-    text += f" {found['tries']} other numbers have been tried, {found['switches']} kept."
-    return text + (f" Last: {found['reason']}." if found["reason"] else "")
 
 
 PURPOSES = {

@@ -139,7 +139,7 @@ def test_a_missing_library_is_an_error_that_names_the_variable(monkeypatch, tmp_
     "abi, says",
     [
         (_abi.ABI, r"libold.so lacks hocket_\w+: install"),
-        (1, "has ABI 1, but this package needs 9"),
+        (1, "has ABI 1, but this package needs 10"),
     ],
 )
 def test_a_library_of_another_version_is_refused(monkeypatch, tmp_path, abi, says):

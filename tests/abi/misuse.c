@@ -75,14 +75,6 @@ static void negative_threads(hocket_tensor *t, hocket_group *g, hocket_options *
   (void)t, (void)g;
   o->cpu_threads = -1;
 }
-static void wrong_adapt(hocket_tensor *t, hocket_group *g, hocket_options *o) {
-  (void)t, (void)g;
-  o->adapt = 2;
-}
-static void negative_time(hocket_tensor *t, hocket_group *g, hocket_options *o) {
-  (void)t, (void)g;
-  o->expected_ms = -1;
-}
 static void negative_core(hocket_tensor *t, hocket_group *g, hocket_options *o) {
   (void)t, (void)g;
   o->first_core = -1;
@@ -123,7 +115,6 @@ static void creation(void) {
               {no_number, 2, "group 0"},        {wrong_backend, 2, "abacus"},
               {wrong_device, 2, "9999"},        {negative_device, 2, "-1"},
               {wrong_overlap, 2, "overlap 4"},  {negative_threads, 2, "cpu_threads"},
-              {wrong_adapt, 2, "adapt 2"},      {negative_time, 2, "expected_ms"},
               {negative_core, 2, "first core"}, {negative_memory, 2, "host_memory"},
               {little_memory, 1, "host_memory"}};
   world w;

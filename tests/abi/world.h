@@ -206,8 +206,7 @@ static inline int open_engine(world *w, const char *plan, const hocket_options *
 static inline void open_world(world *w, uint64_t seed, int64_t total, const char *plan, int overlap,
                               int threads) {
   open_model(w, seed, total);
-  const hocket_options options = {
-      .backend = "host", .overlap = overlap, .cpu_threads = threads, .adapt = 1};
+  const hocket_options options = {.backend = "host", .overlap = overlap, .cpu_threads = threads};
   MUST(open_engine(w, plan, &options));
   MUST(hocket_masters(w->engine, -1, NULL, message));
 }
