@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Checkpoints. The first byte selects the checksums that are corrected before (bit 1: the header's,
- * bit 2: those of the blocks and the end), so that inputs pass them. Tensors may have another order
- * in the file, and an older version has no tensors: an engine saves a checkpoint that it has saved
- * and loaded with the same bytes. After a refusal the engine's state is unchanged. */
+ * bit 2: those of the blocks and the end), so that inputs pass them, and the engine that loads (bit
+ * 3: with bf16 moments instead of fp32). Tensors may have another order in the file, and an older
+ * version has no tensors: an engine saves a checkpoint that it has saved and loaded with the same
+ * bytes, and by a snapshot, too. After a refusal the engine's state is unchanged. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -11,14 +12,14 @@
 #include "tests/fuzz/fuzz.h"
 
 /* As engine/access/checkpoint.c describes a file. */
-enum { HEAD = 32, GROUP = 48, VERSION_AT = 8, GROUPS_AT = 12 };
+enum { HEAD = 32, GROUP = 48, FORMAT = 24, VERSION_AT = 8, GROUPS_AT = 12 };
 enum { TENSORS = 3, NUMEL = 5 + 1 + 7, GROUPS = 2 };
 
 static const int64_t tensor_numel[TENSORS] = {5, 1, 7};
 
 /* -- Engines ----------------------------------------------------------------------------------- */
 
-static hk_plan tiny_plan(void) {
+static hk_plan tiny_plan(hk_optimizer optimizer) {
   hk_error err = {0};
   hk_tensor tensors[TENSORS] = {
       {.name = "a", .block = 0}, {.name = "b", .block = 1}, {.name = "c", .block = 1}};
@@ -31,6 +32,7 @@ static hk_plan tiny_plan(void) {
     status = hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_EXACT, 4, &plan, &err);
   }
   if (status != HK_OK) hk_fuzz_abort(__FILE__, __LINE__, "a plan", err.message);
+  plan.optimizer = optimizer;
   for (size_t s = 0; s < plan.n_subgroups; s++) {
     plan.subgroups[s].route = s % 2 == 0 ? HK_ROUTE_CPU : HK_ROUTE_STAGED;
   }
@@ -38,11 +40,11 @@ static hk_plan tiny_plan(void) {
   return plan;
 }
 
-static hk_engine *make_engine(void) {
+static hk_engine *make_engine(hk_optimizer optimizer) {
   static const hk_adamw hyper = {1e-3, 0.9, 0.999, 1e-8, 0.01};
   hk_error err = {0};
   hk_engine *engine = NULL;
-  hk_plan plan = tiny_plan();
+  hk_plan plan = tiny_plan(optimizer);
   const hk_engine_options options = {.no_pin_threads = true};
   hk_param params[TENSORS];
   const hk_adamw groups[GROUPS] = {hyper, hyper};
@@ -59,18 +61,16 @@ static hk_engine *make_engine(void) {
   return engine;
 }
 
-static hk_engine *made;
+static hk_engine *made[2];
 
-static void destroy_engine(void) {
-  hk_engine_destroy(made);
+static void destroy_engines(void) {
+  for (int i = 0; i < 2; i++) hk_engine_destroy(made[i]);
 }
 
-static hk_engine *the_engine(void) {
-  if (made == NULL) {
-    made = make_engine();
-    atexit(destroy_engine);
-  }
-  return made;
+static hk_engine *the_engine(bool bf16) {
+  if (made[0] == NULL && made[1] == NULL) atexit(destroy_engines);
+  if (made[bf16] == NULL) made[bf16] = make_engine(bf16 ? HK_OPTIMIZER_BF16 : HK_OPTIMIZER_FP32);
+  return made[bf16];
 }
 
 /* -- Checksums --------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ static size_t mend_header(uint8_t *file, size_t size, bool mend) {
   for (uint64_t g = 0; g < n; g++, at += GROUP) {
     sum = XXH3_64bits_withSeed(file + at, GROUP, sum);
   }
-  if (version == 2 || version == 3) {
+  if (version >= 2 && version <= 4) {
     const size_t param = version == 2 ? 24 : 32;
     if (size - at < 8) return 0;
     const uint64_t params = number_at(file + at, 8);
@@ -101,6 +101,11 @@ static size_t mend_header(uint8_t *file, size_t size, bool mend) {
     for (uint64_t p = 0; p < params; p++, at += param) {
       sum = XXH3_64bits_withSeed(file + at, param, sum);
     }
+  }
+  if (version == 4) {
+    if (size - at < FORMAT) return 0;
+    sum = XXH3_64bits_withSeed(file + at, FORMAT, sum);
+    at += FORMAT;
   }
   if (size - at < 8) return 0;
   if (mend) memcpy(file + at, &sum, sizeof sum);
@@ -153,8 +158,20 @@ static void check_saved(hk_engine *engine, const uint8_t *file, size_t size) {
   free(after);
 }
 
-static void check_load(const uint8_t *file, size_t size) {
-  hk_engine *engine = the_engine();
+static void check_snapshot(hk_engine *engine, const uint8_t *file, size_t size) {
+  const char *path = hk_fuzz_path("snapshot.ck");
+  hk_error err = {0};
+  hk_snapshot *snapshot = NULL;
+  size_t copied_size;
+  FUZZ_MUST(hk_engine_snapshot(engine, &snapshot, &err) == HK_OK);
+  FUZZ_MUST(hk_snapshot_save(snapshot, path, &err) == HK_OK);
+  hk_snapshot_free(snapshot);
+  uint8_t *copied = hk_fuzz_contents(path, &copied_size);
+  FUZZ_MUST(copied_size == size && memcmp(copied, file, size) == 0);
+  free(copied);
+}
+
+static void check_load(hk_engine *engine, const uint8_t *file, size_t size) {
   size_t before_size, again_size;
   uint8_t *before = saved_by(engine, &before_size);
   if (!load(engine, file, size)) {
@@ -163,6 +180,7 @@ static void check_load(const uint8_t *file, size_t size) {
     uint8_t *again = saved_by(engine, &again_size);
     FUZZ_MUST(load(engine, again, again_size));
     check_saved(engine, again, again_size);
+    check_snapshot(engine, again, again_size);
     free(again);
   }
   free(before);
@@ -175,7 +193,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   memcpy(file, data + 1, size - 1);
   const size_t header = mend_header(file, size - 1, (data[0] & 2) != 0);
   if (header > 0 && (data[0] & 4) != 0) mend_blocks(file, size - 1, header);
-  check_load(file, size - 1);
+  check_load(the_engine((data[0] & 8) != 0), file, size - 1);
   free(file);
   return 0;
 }
