@@ -70,7 +70,7 @@ static int32_t add_collective(hk_expansion *x, int rank, hk_op op, const int32_t
   int32_t deps[HK_MOST_GPUS + 1];
   const int n = x->graph->ranks;
   const bool gathers = op.kind == HK_OP_ALL_GATHER;
-  for (int r = 0; r < n; r++) deps[r] = ready[r];
+  memcpy(deps, ready, (size_t)n * sizeof *deps);
   deps[n] = extra;
   return hk_expand_add_carried(x, rank, HK_LANE_NET, op, deps, (size_t)n + 1,
                                gathers ? x->pieces.written : NULL, true);
