@@ -10,7 +10,7 @@
 
 /* -- What the caller gave ---------------------------------------------------------------------- */
 
-static hk_status check_hyper(const hk_adamw *h, size_t group, hk_error *err) {
+hk_status hk_engine_check_group(const hk_adamw *h, size_t group, hk_error *err) {
   const bool right = h->lr >= 0 && h->lr < 1e30 && h->beta1 >= 0 && h->beta1 < 1 && h->beta2 >= 0 &&
                      h->beta2 < 1 && h->eps >= 0 && h->eps < 1e30 && h->weight_decay >= 0 &&
                      h->weight_decay < 1e30;
@@ -95,7 +95,7 @@ static hk_status take_params(hk_engine *e, const hk_param *params, size_t n_para
   }
   HK_TRY(allocate_params(e, n_groups, n_params, err));
   for (size_t g = 0; g < n_groups; g++) {
-    HK_TRY(check_hyper(&groups[g], g, err));
+    HK_TRY(hk_engine_check_group(&groups[g], g, err));
     e->groups[g] = groups[g];
   }
   const int64_t unit = hk_format_unit(hk_state_format(&e->plan));
@@ -350,7 +350,7 @@ static hk_status check_group(const hk_engine *e, size_t group, hk_error *err) {
 
 hk_status hk_engine_set_group(hk_engine *e, size_t group, const hk_adamw *hyper, hk_error *err) {
   HK_TRY(check_group(e, group, err));
-  HK_TRY(check_hyper(hyper, group, err));
+  HK_TRY(hk_engine_check_group(hyper, group, err));
   e->groups[group] = *hyper;
   return HK_OK;
 }

@@ -138,6 +138,8 @@ hk_status hk_engine_step(hk_engine *engine, const hk_step_options *options, hk_s
 int64_t hk_engine_step_number(const hk_engine *engine);
 /* Number of the step whose state a subgroup holds, also after a failure; -1: the state is lost. */
 int64_t hk_engine_subgroup_step(const hk_engine *engine, size_t subgroup);
+/* HK_INPUT if values of parameter group `group` are out of range. */
+hk_status hk_engine_check_group(const hk_adamw *hyper, size_t group, hk_error *err);
 /* Sets the hyperparameters of one group from the next step on. */
 hk_status hk_engine_set_group(hk_engine *engine, size_t group, const hk_adamw *hyper,
                               hk_error *err);

@@ -337,6 +337,25 @@ HOCKET_API void hocket_snapshot_free(hocket_snapshot *snapshot);
  * whatever the plan. If all tensors have names, each of them once, their order does not matter. */
 HOCKET_API int hocket_checksum(hocket_engine *engine, char hex[33], char *message);
 
+/* -- State that the caller keeps --------------------------------------------------------------- */
+
+/* AdamW state in the caller's host memory. */
+typedef struct {
+  int64_t numel;
+  int32_t grad_type;    /* HOCKET_BF16, _FP16 or _FP32 */
+  float *p, *m, *v;     /* master weights, momentum, variance: numel values each */
+  const void *gradient; /* numel values of grad_type; no two arrays overlap */
+} hocket_state;
+
+/* One step of AdamW, number `step` of this state (from 1), in place: the bits of hocket_step
+ * without clipping, whatever the number of threads. For frameworks that keep and shard the state
+ * themselves, as DeepSpeed does; it needs neither an engine nor a GPU. Values that are not finite
+ * are used as they are. `threads`: 0: the CPUs that this process may use less one. Returns when the
+ * update is complete. Returns 3, with nothing changed, if threads cannot be started. Any thread may
+ * call it, also in a forked child. */
+HOCKET_API int hocket_adamw(const hocket_group *group, int64_t step, int32_t threads,
+                            const hocket_state *state, char *message);
+
 /* -- What happened ----------------------------------------------------------------------------- */
 
 /* *text: JSON (schema hocket.engine/1): plan, `state` (the format), memory in bytes, `buffers` (of

@@ -84,11 +84,12 @@ EOF
   --subgroup 5000 --cpu-threads 1 -o streamed.json --quiet >/dev/null
 parameters=$("$hocket" model show tiny.json --json | grep -oE '"parameters":[[:space:]]*[0-9]+' |
   grep -oE '[0-9]+$')
-for program in training misuse threads busy; do build tests/abi/$program.c; done
+for program in training misuse threads busy adamw; do build tests/abi/$program.c; done
 goes "all went well" training "$parameters" twinflow.json streamed.json
 goes "all went well" misuse 30000
 goes "all went well" threads 30000
 goes "all went well" busy
+goes "all went well" adamw
 if [[ ${HOCKET_TEST_FULL:-} == 1 && ${#flags[@]} == 0 ]]; then
   build tests/abi/large.c
   goes "all went well" large

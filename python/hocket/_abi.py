@@ -83,6 +83,19 @@ class Gradient(ctypes.Structure):
     _fields_ = [("tensor", c_int64), ("data", c_void_p)]
 
 
+class State(ctypes.Structure):
+    """hocket_state: state that the caller keeps; addresses of p, m, v and the gradient."""
+
+    _fields_ = [
+        ("numel", c_int64),
+        ("grad_type", c_int32),
+        ("p", c_void_p),
+        ("m", c_void_p),
+        ("v", c_void_p),
+        ("gradient", c_void_p),
+    ]
+
+
 class StepOptions(ctypes.Structure):
     """hocket_step_options."""
 
@@ -173,6 +186,7 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_snapshot_free": (None, (_SNAPSHOT,)),
     "hocket_load": (c_int, (_ENGINE, c_char_p, c_char_p)),
     "hocket_checksum": (c_int, (_ENGINE, c_char_p, c_char_p)),
+    "hocket_adamw": (c_int, (POINTER(Group), c_int64, c_int32, POINTER(State), c_char_p)),
     "hocket_report": (c_int, (_ENGINE, POINTER(c_void_p), c_char_p)),
     "hocket_mark": (c_int, (_ENGINE, c_int32, c_int32, c_int32, c_void_p, c_char_p)),
     "hocket_record": (c_int, (_ENGINE, c_int32, c_char_p)),
@@ -357,7 +371,8 @@ class Engine:
         self._handle = None
 
     def _engine(self) -> int:
-        if self._handle is None:
+        # The collector ends an engine before it calls __del__ of objects that still use it.
+        if self._handle is None or not self._finalizer.alive:
             raise HocketError("this optimizer's engine has been closed", USAGE)
         if os.getpid() != self._pid:
             raise HocketError(

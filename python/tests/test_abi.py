@@ -16,6 +16,7 @@ STRUCTURES = {
     "hocket_tensor": _abi.Tensor,
     "hocket_options": _abi.Options,
     "hocket_gradient": _abi.Gradient,
+    "hocket_state": _abi.State,
     "hocket_step_options": _abi.StepOptions,
     "hocket_step_info": _abi.StepInfo,
     "hk_torch": direct.Torch,
