@@ -85,6 +85,13 @@ def trainable(param_groups: Sequence[Mapping[str, Any]], names: Mapping[int, str
         for place, param in enumerate(group["params"]):
             name = names.get(id(param)) or (given[place] if given else Nameless(number, param))
             number += 1
+            if hasattr(param, "ds_id"):  # it has no elements now
+                raise HocketUsageError(
+                    f"{name} belongs to DeepSpeed ZeRO-3, which holds its values itself: pass the "
+                    "optimizer to deepspeed.initialize() and call engine.step(), without attach; "
+                    "for updates that overlap shard the model with FSDP2 "
+                    "(torch.distributed.fsdp.fully_shard) instead"
+                )
             if id(param) in seen or not param.requires_grad or ranks.local(param).numel() == 0:
                 continue
             seen[id(param)] = name
@@ -94,10 +101,9 @@ def trainable(param_groups: Sequence[Mapping[str, Any]], names: Mapping[int, str
 
 def check_tensor(name: str, param: Tensor) -> None:
     """Refuses what an engine cannot hold, by name."""
-    if getattr(param, "_fsdp_flattened", False) or hasattr(param, "ds_id"):
-        wrapper = "DeepSpeed ZeRO-3" if hasattr(param, "ds_id") else "FSDP1"
+    if getattr(param, "_fsdp_flattened", False):
         raise HocketUsageError(
-            f"{name} belongs to {wrapper}, which shards without saying how: use FSDP2 "
+            f"{name} belongs to FSDP1, which shards without saying how: use FSDP2 "
             "(torch.distributed.fsdp.fully_shard), or DDP"
         )
     param = ranks.local(param)

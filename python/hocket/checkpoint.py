@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from . import _abi, ranks
+from . import _abi, partitions, ranks
 from .binding import Binding
 from .checks import check_group
 from .errors import NO, HocketError, HocketUsageError
@@ -103,7 +103,8 @@ def _read_all(opt: "AdamW") -> "defaultdict[Any, Any]":
     """All state, as tensors in host memory."""
     out: "defaultdict[Any, Any]" = defaultdict(dict)
     if not opt.is_bound():
-        out.update({param: dict(entry) for param, entry in opt._pending.items()})
+        kept = opt.state if opt._replaced else opt._pending
+        out.update({param: dict(entry) for param, entry in kept.items()})
         return out
     opt.finish_update()
     opt.follow_weights()
@@ -167,6 +168,8 @@ def load_state_dict(opt: "AdamW", given: Mapping[str, Any]) -> None:
         opt._awaited = loaded[IN_FILE] or None
     elif opt.is_bound():
         _replace_state(opt, state)
+    elif partitions.replaced(opt):
+        opt.state = defaultdict(dict, partitions.loaded(state))
     else:
         opt._pending = state
     for hook in getattr(opt, "_optimizer_load_state_dict_post_hooks", {}).values():
@@ -273,6 +276,7 @@ def pickled(opt: "AdamW") -> Dict[str, Any]:
             "state": dict(_read_all(opt)),
             "settings": opt._settings,
             "awaited": opt._awaited,
+            "whose": (opt._plain, opt._replaced),
         }
 
 
@@ -288,7 +292,10 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     )
     opt._settings = state["settings"]
     opt._awaited = state["awaited"]
-    opt._pending = dict(state["state"])
+    opt._plain, opt._replaced = state.get("whose", (False, False))
+    if opt._replaced:
+        opt.state.update(state["state"])
+    opt._pending = {} if opt._replaced else dict(state["state"])
     opt._binding = opt._handover = opt._attachment = None
     opt._lock = threading.RLock()
     opt._writer = opt._plan_answer = opt._taking = opt._broken_load = opt._samples = None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import _abi, checkpoint, files, ranks
+from . import _abi, checkpoint, files, partitions, ranks
 from .attach import Attachment, refuse_ranks
 from .binding import Binding, Entry, Settings, increment_versions, trainable
 from .blocks import MAX_BLOCKS, Block
@@ -147,6 +147,7 @@ class AdamW(Optimizer):
         self._handover: Optional[HandOver] = None
         self._attachment: Optional[Attachment] = None
         self._detached = False
+        self._plain = self._replaced = False  # see partitions.replaced
         self._pending: Dict[Tensor, Dict[str, Any]] = {}
         self._awaited: Optional[int] = None
         self._count = 0
@@ -191,7 +192,9 @@ class AdamW(Optimizer):
                 "state_dict() into it"
             )
         super().add_param_group(param_group)
-        check_group(self.param_groups[-1])
+        group = self.param_groups[-1]
+        self._plain = self._plain or any(type(param) is Tensor for param in group["params"])
+        check_group(group)
 
     # -- Binding ------------------------------------------------------------------------------
 
@@ -240,6 +243,7 @@ class AdamW(Optimizer):
                 self._bind()
 
     def _bind(self) -> None:
+        partitions.refuse(self)
         shared = Ranks.of(self.param_groups)
         if shared is None:
             if self._attachment is not None:
@@ -460,6 +464,9 @@ class AdamW(Optimizer):
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and float(found_inf) != 0:
             return
+        if self._binding is None and partitions.replaced(self):
+            partitions.step(self)
+            return
         shared = self._ranks if self._binding is not None else Ranks.of(self.param_groups)
         if shared is not None:
             self._step_of_all(shared)
@@ -607,10 +614,11 @@ class AdamW(Optimizer):
     def _check_parameters(self) -> None:
         """Parameters are where they were; masters follow weights that the program has written."""
         binding = self.binding()
-        if sum(len(group["params"]) for group in self.param_groups) != self._count:
+        every = sum(len(group["params"]) for group in self.param_groups)
+        if every != self._count or partitions.replaced(self):
             raise HocketUsageError(
-                "parameters were added to a param group, or removed, after the first step: make a "
-                "new hocket.AdamW and load this one's state_dict() into it"
+                "parameters were added to a param group, removed or replaced after the first step: "
+                "make a new hocket.AdamW and load this one's state_dict() into it"
             )
         for param in self._others:
             if param.grad is not None:

@@ -32,6 +32,11 @@ def stats(optimizer: "AdamW") -> Dict[str, Any]:
 
 def explain(optimizer: "AdamW") -> str:
     """See AdamW.explain."""
+    if optimizer._replaced:
+        return (
+            "DeepSpeed, or another framework, keeps fp32 weights itself: there is no engine, and "
+            "step() updates momentum and variance in host memory, on the CPU.\n"
+        )
     if not optimizer.is_bound():
         return "hocket.AdamW has no engine yet: it is made at the first step.\n"
     binding = optimizer.binding()

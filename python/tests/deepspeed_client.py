@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of the ranks that test_launch.py starts: hocket.AdamW as DeepSpeed's client optimizer in
-ZeRO-1 with bf16, against torch.optim.AdamW in the same place."""
+"""One of the ranks that test_deepspeed.py starts: hocket.AdamW as DeepSpeed's client optimizer,
+against torch.optim.AdamW in the same place. Usage: deepspeed_client.py FOLDER"""
 
 from __future__ import annotations
 
@@ -15,29 +15,149 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import deepspeed  # noqa: E402
 import deepspeed.comm  # noqa: E402
 import torch  # noqa: E402
+from deepspeed.utils import (  # noqa: E402
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+)
 
 import hocket  # noqa: E402
 from models import batches, make  # noqa: E402
 
-STEPS = 4
-CONFIG = {
-    "train_micro_batch_size_per_gpu": 2,
-    "zero_allow_untested_optimizer": True,
-    "zero_optimization": {"stage": 1},
-    "gradient_clipping": 1.0,
-    "bf16": {"enabled": True},
+STEPS = 3
+CPU = {"offload_optimizer": {"device": "cpu"}}
+THREE = {"stage3_param_persistence_threshold": 0, "sub_group_size": 5000}
+# Name: ZeRO's options, type, other options, param groups. In ZeRO-3 a rank has several subgroups.
+CASES = {
+    "ZeRO-0 bf16": ({"stage": 0}, torch.bfloat16, {}, 1),
+    "ZeRO-1 bf16 clipped": ({"stage": 1}, torch.bfloat16, {"gradient_clipping": 0.1}, 1),
+    "ZeRO-2 fp32 offload, two groups": ({"stage": 2, **CPU}, torch.float32, {}, 2),
+    "ZeRO-3 fp32": ({"stage": 3, **THREE}, torch.float32, {}, 1),
+    "ZeRO-3 bf16 offload, accumulated, clipped, two groups": (
+        {"stage": 3, **THREE, **CPU},
+        torch.bfloat16,
+        {"gradient_clipping": 0.1, "gradient_accumulation_steps": 2},
+        2,
+    ),
 }
 
 
-def trained(kind, **options):
-    model = make("gpt")
-    opt = kind([p for p in model.parameters() if p.requires_grad], lr=2e-3, **options)
-    engine = deepspeed.initialize(model=model, optimizer=opt, config=CONFIG)[0]
-    for step in range(STEPS):
-        loss = engine(batches(1, seed=100 * step + int(os.environ["RANK"]))[0])
-        engine.backward(loss)
-        engine.step()
-    return opt, [param.detach() for param in model.parameters()]
+def started(kind, zero, dtype, more, groups, **options):
+    """The engine, and the client optimizer that it has."""
+    model = make("gpt", torch.float32)
+    params = [param for param in model.parameters() if param.requires_grad]
+    given = params
+    if groups == 2:
+        matrices = [param for param in params if param.dim() > 1]
+        vectors = [param for param in params if param.dim() < 2]
+        given = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    opt = kind(given, lr=2e-3, **options)
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": zero,
+        "bf16": {"enabled": dtype is torch.bfloat16},
+        **more,
+    }
+    return deepspeed.initialize(model=model, optimizer=opt, config=config)[0], opt
+
+
+def train(engine, steps):
+    for step in steps:
+        for micro in range(engine.gradient_accumulation_steps()):
+            number = 1000 * step + 10 * micro + int(os.environ["RANK"])
+            engine.backward(engine(batches(1, seed=number)[0]))
+            engine.step()
+
+
+def trainable(engine):
+    return [param for param in engine.module.parameters() if param.requires_grad]
+
+
+def values(engine, states):
+    """Full weights of all parameters, and with `states` momentum and variance."""
+    found = []
+    for param in trainable(engine):
+        weight = safe_get_full_fp32_param(param)
+        found.append((param.detach().float() if weight is None else weight).clone())
+        for key in ("exp_avg", "exp_avg_sq") if states else ():
+            found.append(safe_get_full_optimizer_state(param, key).clone())
+    return found
+
+
+def as_torch(name) -> None:
+    """The same bits as torch's fused form, but for the last elements of a partition (see
+    engine/adamw/adamw.h)."""
+    zero, _, _, groups = case = CASES[name]
+    # DeepSpeed itself loses the states of the second group where they are fragments.
+    states = zero["stage"] == 3 or (zero["stage"] > 0 and groups == 1)
+    answers = []
+    for kind, options in ((hocket.AdamW, {"cpu_threads": 1}), (torch.optim.AdamW, {"fused": True})):
+        engine, _ = started(kind, *case, **options)
+        train(engine, range(STEPS))
+        answers.append(values(engine, states))
+        engine.destroy()
+    for mine, its in zip(*answers):
+        assert float((mine - its).abs().max()) <= 1e-6 * float(its.abs().max())
+    print(f"as torch.optim.AdamW: {name}")
+
+
+def resumes(name, folder) -> None:
+    """Training that a checkpoint has interrupted ends with the same bits."""
+    place = str(folder / name.split()[0])
+    first, _ = started(hocket.AdamW, *CASES[name], cpu_threads=1)
+    train(first, range(2))
+    first.save_checkpoint(place)
+    train(first, range(2, 4))
+    expected = values(first, True)
+    second, _ = started(hocket.AdamW, *CASES[name], cpu_threads=1)
+    second.load_checkpoint(place)
+    train(second, range(2, 4))
+    assert all(map(torch.equal, values(second, True), expected))
+    print(f"resumed: {name}")
+
+
+def takes_fragments(name) -> None:
+    """What DeepSpeed's calls write is there, and the next step starts from it."""
+    engines = [started(hocket.AdamW, *CASES[name], cpu_threads=1)[0] for _ in range(2)]
+    train(engines[0], range(2))
+    train(engines[1], range(1))
+    for mine, its in zip(trainable(engines[1]), trainable(engines[0])):
+        safe_set_full_fp32_param(mine, safe_get_full_fp32_param(its))
+        for key in ("exp_avg", "exp_avg_sq"):
+            safe_set_full_optimizer_state(mine, safe_get_full_optimizer_state(its, key), key)
+    assert all(map(torch.equal, values(engines[1], True), values(engines[0], True)))
+    before = values(engines[1], True)
+    for engine in engines:
+        train(engine, [2])
+    assert not any(map(torch.equal, before, values(engines[1], True)))
+    print(f"fragments: {name}")
+
+
+def refuses() -> None:
+    """Each rank raises the sentence."""
+    zero = CASES["ZeRO-3 fp32"]
+    engine, opt = started(hocket.AdamW, *zero, cpu_threads=1, max_norm=1.0)
+    for message, call in (
+        ("gradient_clipping", lambda: train(engine, [0])),
+        ("DeepSpeed", lambda: opt.attach(engine)),
+        ("deepspeed.initialize() and call engine.step()", lambda: alone(engine)),
+    ):
+        try:
+            call()
+        except hocket.HocketUsageError as error:
+            assert message in str(error), error
+        else:
+            raise AssertionError(message)
+    print("refused")
+
+
+def alone(engine) -> None:
+    """An optimizer of ZeRO-3's parameters that DeepSpeed does not know."""
+    opt = hocket.AdamW(trainable(engine), cpu_threads=1)
+    opt.bind()
 
 
 def main() -> None:
@@ -45,12 +165,12 @@ def main() -> None:
     # Otherwise it compiles a faster all-reduce first, for minutes.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     deepspeed.init_distributed(dist_backend="gloo", timeout=datetime.timedelta(seconds=50))
-    opt, weights = trained(hocket.AdamW, cpu_threads=1)
-    assert opt.last_step.step == STEPS
-    _, others = trained(torch.optim.AdamW)
-    for mine, theirs in zip(weights, others):
-        assert torch.allclose(mine.float(), theirs.float(), rtol=0.01, atol=1e-5)
-    print("as torch.optim.AdamW")
+    for name in CASES:
+        as_torch(name)
+    for name in ("ZeRO-1 bf16 clipped", "ZeRO-3 fp32"):
+        resumes(name, pathlib.Path(sys.argv[1]))
+        takes_fragments(name)
+    refuses()
 
 
 if __name__ == "__main__":

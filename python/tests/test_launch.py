@@ -2,7 +2,6 @@
 """Programs of several ranks as users start them, and ranks that fail in them. All others end within
 a minute. The first is named with its message. The checkpoints of the steps before are whole."""
 
-import importlib.util
 import os
 import pathlib
 import socket
@@ -129,18 +128,3 @@ def test_the_example_goes_on_with_another_number_of_ranks(tmp_path):
         assert done.returncode == 0, done.stderr
         assert f"step {steps - 1}: loss" in done.stdout, done.stdout
         assert (tmp_path / f"step-{steps}" / ".metadata").exists()
-
-
-@pytest.mark.full
-def test_deepspeed_takes_it_as_client_optimizer():
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed")
-    done = subprocess.run(
-        [*TORCHRUN, HERE / "deepspeed_client.py"],
-        capture_output=True,
-        text=True,
-        env=environment(MASTER_PORT=free_port(), DS_ACCELERATOR="cpu", DS_BUILD_OPS=0),
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("as torch.optim.AdamW") == 2
