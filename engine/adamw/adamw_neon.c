@@ -79,6 +79,10 @@ INLINE bool vec_any_nan(vec a, vec b) {
   return vminvq_u32(vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))) == 0;
 }
 
+INLINE uvec uvec_upper_halves(uvec a, uvec b) {
+  return vreinterpretq_u32_u16(vuzp2q_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));
+}
+
 INLINE void store_bf16(uint16_t *w, const vec x[8], bool stream) {
   (void)stream;
   for (int k = 0; k < 8; k++) {
