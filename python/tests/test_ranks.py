@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters that ranks share (FSDP2). The cases are in ranks_worker.py; ranks on the CPU, with
-gloo, run them one after the other, so that torch is imported once a rank."""
+gloo, run them one after the other, in processes that have torch already (forked.py)."""
 
 import json
 import pathlib
 import re
 import selectors
 import subprocess
-import sys
 import time
 
 import pytest
@@ -29,17 +28,9 @@ waits for another ends earlier, by the process group's own limit."""
 class World:
     """Ranks that wait for cases."""
 
-    def __init__(self, size, folder):
+    def __init__(self, forked, size, folder):
         reference.library()  # builds it, for all of them
-        self.ranks = [
-            subprocess.Popen(
-                [sys.executable, str(WORKER), str(rank), str(size), str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(size)
-        ]
+        self.ranks = [forked.start(WORKER, rank, size, folder) for rank in range(size)]
 
     def run(self, name):
         """Answers of all ranks. One that ends, or hangs, answers None; others are ended then."""
@@ -71,12 +62,12 @@ class World:
 class Worlds:
     """One world of each size, started when first used, and anew after a failure."""
 
-    def __init__(self, folders):
-        self.folders, self.worlds = folders, {}
+    def __init__(self, forked, folders):
+        self.forked, self.folders, self.worlds = forked, folders, {}
 
     def run(self, size, name):
         if size not in self.worlds:
-            self.worlds[size] = World(size, self.folders.mktemp("ranks"))
+            self.worlds[size] = World(self.forked, size, self.folders.mktemp("ranks"))
         answers = self.worlds[size].run(name)
         if answers != ["ok"] * size:
             self.close(size)
@@ -87,8 +78,8 @@ class Worlds:
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    found = Worlds(tmp_path_factory)
+def worlds(forked, tmp_path_factory):
+    found = Worlds(forked, tmp_path_factory)
     yield found
     for size in list(found.worlds):
         found.close(size)
