@@ -38,33 +38,20 @@ static double seconds_of(const run *r, double tflops) {
   return flops / (tflops * 1e12 * r->gpus);
 }
 
-static void load(run rows[ROWS]) {
-  char line[256];
-  FILE *f = fopen(HK_TEST_DATA "/megatron-runs.csv", "r");
-  assert_non_null(f);
-  assert_non_null(fgets(line, sizeof line, f));
-  for (int i = 0; i < ROWS; i++) {
-    run *r = &rows[i];
-    char paper[32], recompute[16];
-    const char *figures = NULL;
-    int at = 0;
-    *r = (run){0};
-    assert_non_null(fgets(line, sizeof line, f));
-    assert_int_equal(
-        sscanf(line, "%d,%d,%31[^,],%d,%d,%d,%d,%d,%d,%d,%d,%d,%15[^,],%d,%n", &r->row,
-               &r->held_out, paper, &r->layers, &r->hidden, &r->heads, &r->tp, &r->pp, &r->chunks,
-               &r->gpus, &r->batch, &r->micro_batch, recompute, &r->sequence, &at),
-        14);
-    figures = line + at;
-    r->paper = strncmp(paper, "2205", 4) == 0;
-    r->full = strcmp(recompute, "full") == 0;
-    r->seconds = figures[0] == ',' ? atof(figures + 1) : seconds_of(r, atof(figures));
-    r->calculon = atof(strrchr(line, ',') + 1);
-    assert_int_equal(r->row, i + 1);
-    assert_int_equal(r->held_out, r->row % 2 == 0); /* the rule, whatever the results */
-  }
-  assert_null(fgets(line, sizeof line, f));
-  fclose(f);
+/* A row of megatron-runs.csv. */
+static void read_row(const char *line, run *r) {
+  char paper[32], recompute[16];
+  int at = 0;
+  assert_int_equal(
+      sscanf(line, "%d,%d,%31[^,],%d,%d,%d,%d,%d,%d,%d,%d,%d,%15[^,],%d,%n", &r->row, &r->held_out,
+             paper, &r->layers, &r->hidden, &r->heads, &r->tp, &r->pp, &r->chunks, &r->gpus,
+             &r->batch, &r->micro_batch, recompute, &r->sequence, &at),
+      14);
+  const char *figures = line + at;
+  r->paper = strncmp(paper, "2205", 4) == 0;
+  r->full = strcmp(recompute, "full") == 0;
+  r->seconds = figures[0] == ',' ? atof(figures + 1) : seconds_of(r, atof(figures));
+  r->calculon = atof(strrchr(line, ',') + 1);
 }
 
 /* A model with experts. G8T8: Mixtral's experts in eight parts each, of which a token takes eight
@@ -94,23 +81,28 @@ static double seconds_of_share(const run *r, double share) {
   return flops / (share * PEAK * r->gpus);
 }
 
-static void load_experts(run rows[EXPERTS]) {
+/* A row of expert-runs.csv. */
+static void read_expert_row(const char *line, run *r) {
+  double percent = 0;
+  *r = (run){.paper = PAPERS, .micro_batch = 1, .sequence = 1};
+  assert_int_equal(
+      sscanf(line, "%d,%d,%*[^,],%31[^,],%d,%d,%d,%d,%d,%d,%lf", &r->row, &r->held_out, r->model,
+             &r->gpus, &r->batch, &r->tp, &r->pp, &r->ep, &r->chunks, &percent),
+      10);
+  r->seconds = seconds_of_share(r, percent / 100);
+}
+
+static void load(const char *path, void (*read)(const char *line, run *r), int n, run *rows) {
   char line[256];
-  FILE *f = fopen(HK_TEST_DATA "/expert-runs.csv", "r");
+  FILE *f = fopen(path, "r");
   assert_non_null(f);
   assert_non_null(fgets(line, sizeof line, f));
-  for (int i = 0; i < EXPERTS; i++) {
-    run *r = &rows[i];
-    double percent = 0;
-    *r = (run){.paper = PAPERS, .micro_batch = 1, .sequence = 1};
+  for (int i = 0; i < n; i++) {
+    rows[i] = (run){0};
     assert_non_null(fgets(line, sizeof line, f));
-    assert_int_equal(
-        sscanf(line, "%d,%d,%*[^,],%31[^,],%d,%d,%d,%d,%d,%d,%lf", &r->row, &r->held_out, r->model,
-               &r->gpus, &r->batch, &r->tp, &r->pp, &r->ep, &r->chunks, &percent),
-        10);
-    r->seconds = seconds_of_share(r, percent / 100);
-    assert_int_equal(r->row, i + 1);
-    assert_int_equal(r->held_out, r->row % 2 == 0);
+    read(line, &rows[i]);
+    assert_int_equal(rows[i].row, i + 1);
+    assert_int_equal(rows[i].held_out, rows[i].row % 2 == 0); /* the rule, whatever the results */
   }
   assert_null(fgets(line, sizeof line, f));
   fclose(f);
@@ -206,7 +198,7 @@ static void held_out_rows_are_predicted(void **state) {
   run rows[ROWS];
   double fitted[ROWS], shipped[ROWS], theirs[ROWS], products[PAPERS], links[PAPERS];
   int n = 0;
-  load(rows);
+  load(HK_TEST_DATA "/megatron-runs.csv", read_row, ROWS, rows);
   for (int paper = 0; paper < PAPERS; paper++)
     fit(rows, ROWS, paper, "", &products[paper], &links[paper]);
   for (int i = 0; i < ROWS; i++) {
@@ -243,7 +235,7 @@ static void held_out_rows_with_experts_are_predicted(void **state) {
   double products, links, other_products = 1, other_links = 1;
   const char *without = "";
   int n = 0;
-  load_experts(rows);
+  load(HK_TEST_DATA "/expert-runs.csv", read_expert_row, EXPERTS, rows);
   fit(rows, EXPERTS, PAPERS, without, &products, &links);
   for (int i = 0; i < EXPERTS; i++) {
     const run *r = &rows[i];

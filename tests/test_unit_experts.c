@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Expert parallelism: what a rank has, what it sends and how long that takes, by hand. */
-#include "tests/fixture.h"
+#include "tests/fixture_sums.h"
 
 #include <math.h>
 
-#include "core/graph/graph.h"
 #include "engine/engine.h"
 #include "sim/sim.h"
 
@@ -86,30 +85,9 @@ static void a_rank_has_its_experts(void **state) {
 
 /* -- Operations -------------------------------------------------------------------------------- */
 
-typedef struct {
-  int n[HK_OP_KIND_COUNT], experts[HK_OP_KIND_COUNT]; /* experts: of `n`, those of experts alone */
-  int64_t work[HK_OP_KIND_COUNT];
-  hk_bytes base, left, gathered; /* left: on the GPU behind the last operation; of a layer */
-} sums;
-
 static sums graph_of(const hk_job *j) {
-  hk_error err = {0};
-  hk_graph graph;
   hk_plan plan = plan_of(j);
-  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, &err), &err);
-  sums s = {.base = graph.gpu_base};
-  for (size_t i = 0; i < graph.n_ops; i++) {
-    const hk_op *op = &graph.ops[i];
-    s.n[op->kind]++;
-    s.experts[op->kind] += op->experts;
-    s.work[op->kind] += op->work;
-    s.left += op->gpu_alloc - op->gpu_free;
-    if (op->kind == HK_OP_ALL_GATHER && op->block == 1)
-      s.gathered = hk_max(s.gathered, op->gpu_alloc);
-  }
-  hk_graph_free(&graph);
-  hk_plan_free(&plan);
-  return s;
+  return sums_of(&plan);
 }
 
 /* Forward and backward of a layer gather dense weights over 8 ranks and experts over 8 / ep; its

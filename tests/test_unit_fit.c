@@ -574,7 +574,6 @@ static void sources_predict_each_other(void **state) {
   /* 7B's forward is predicted worst from 13B and 20B: about 33 % off, 6 % if fitted to all. */
   assert_true(cross.folds[2].median_abs_error_pct[HK_RUN_fwd] > 20);
   hk_cross_validation_free(&cross);
-
   for (size_t i = 0; i < t.n; i++) t.runs[i].source[0] = '\0';
   assert_int_equal(hk_fit_cross_validate(&t, &start, &options, &cross, &err), HK_INPUT);
   assert_non_null(strstr(err.message, "come from one source"));

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Pipeline and sequence parallelism: the model of a stage, a job's factors, its refusals, and what
  * they change in the task graph. */
-#include "tests/fixture.h"
+#include "tests/fixture_sums.h"
 
 #include <math.h>
 #include <stdio.h>
 
-#include "core/graph/graph.h"
 #include "engine/engine.h"
 
 #define LAYERS 7 /* of four stages the fullest has 2 */
@@ -130,30 +129,10 @@ static void impossible_jobs_are_refused(void **state) {
   hk_model_free(&whole);
 }
 
-typedef struct {
-  int n[HK_OP_KIND_COUNT];
-  int64_t work[HK_OP_KIND_COUNT];
-  hk_bytes base, copied, left; /* left: on the GPU behind the last operation of backward */
-} sums;
-
 static sums graph_of(const hk_job *j) {
-  hk_error err = {0};
-  hk_graph graph;
   hk_plan plan = plan_of(j);
-  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &graph, &err), &err);
-  sums s = {.base = graph.gpu_base};
-  for (size_t i = 0; i < graph.n_ops; i++) {
-    const hk_op *op = &graph.ops[i];
-    s.n[op->kind]++;
-    s.work[op->kind] += op->work;
-    s.copied += op->copied;
-    s.left += op->gpu_alloc - op->gpu_free;
-    if (op->kind == HK_OP_REDUCE_SCATTER) assert_int_equal(op->micro, j->grad_accum - 1);
-    if (op->kind == HK_OP_ALL_GATHER)
-      assert_true(op->micro == 0 && op->phase == HK_PHASE_FORWARD && op->gpu_alloc == 0);
-  }
-  hk_graph_free(&graph);
-  hk_plan_free(&plan);
+  const sums s = sums_of(&plan);
+  assert_true(s.once);
   return s;
 }
 
