@@ -411,9 +411,9 @@ static hk_ns update_at(hk_plan *plan, const hk_machine *m, int stride) {
   return time;
 }
 
-/* On all but `most_over` of 200 random machines (80 in sanitizer builds) the update with the closed
- * form's stride is within 3 % of the best of strides 1 to 12, and everywhere within a factor of
- * `worst`. docs/stride.md lists what the closed form neglects. */
+/* On all but `most_over` of 80 random machines (--full: 200; under sanitizers: 8) the update with
+ * the closed form's stride is within 3 % of the best of strides 1 to 12, and everywhere within a
+ * factor of `worst`. docs/stride.md lists what the closed form neglects. */
 static void compare_with_the_best(bool priced, bool delayed, int most_over, double worst) {
   hk_plan_subgroup subgroups[SUBGROUPS];
   int32_t order[SUBGROUPS];
@@ -424,8 +424,8 @@ static void compare_with_the_best(bool priced, bool delayed, int most_over, doub
   hk_model model = tiny_model(1);
   int over = 0;
   int chosen[4] = {0}; /* machines with stride 1, 2 to 12, more, none staged */
-  for (uint64_t seed = 0;
-       seed < case_count((case_counts){200, 80, 80}, (case_counts){200, 200, 200}); seed++) {
+  for (uint64_t seed = 0; seed < case_count((case_counts){80, 8, 8}, (case_counts){200, 8, 8});
+       seed++) {
     random_stream r = {seed};
     hk_machine m = random_node(&r);
     if (priced) price_copies(&r, &m);
@@ -460,7 +460,7 @@ static void compare_with_the_best(bool priced, bool delayed, int most_over, doub
   }
   assert_in_range(over, 0, most_over);
   /* Every kind of stride was tested. */
-  for (int i = 0; i < 4; i++) assert_true(chosen[i] > 0);
+  for (int i = 0; i < 4; i++) assert_true(chosen[i] > 0 || is_sanitized());
   hk_model_free(&model);
 }
 
@@ -485,9 +485,9 @@ static void auto_is_near_the_best_with_costs_and_delays(void **state) {
  * fast either may be chosen. */
 static void a_faster_cpu_never_lowers_the_stride(void **state) {
   (void)state;
-  int rises = 0;
-  for (uint64_t seed = 0;
-       seed < case_count((case_counts){500, 200, 200}, (case_counts){500, 500, 500}); seed++) {
+  uint64_t rises = 0;
+  const uint64_t machines = case_count((case_counts){200, 20, 20}, (case_counts){500, 20, 20});
+  for (uint64_t seed = 0; seed < machines; seed++) {
     random_stream r = {seed};
     hk_machine m = random_node(&r);
     const hk_plan plan = stride_plan((int)m.gpus.value, HK_RUNTIME_HOCKET);
@@ -509,7 +509,7 @@ static void a_faster_cpu_never_lowers_the_stride(void **state) {
       exact_before = exact;
     }
   }
-  assert_true(rises > 1000);
+  assert_true(rises > 5 * machines);
 }
 
 int main(void) {

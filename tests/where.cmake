@@ -17,11 +17,15 @@ set(SCRIPTS golden_bad_input golden_certificate golden_cli_help golden_completio
             golden_report_browser golden_screen
             golden_set golden_sweep golden_timeline golden_trace_store)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
-# unit_hardening checks flags that only the release build has.
+# unit_hardening checks flags that only the release build has. Of unit_advice, unit_json and
+# unit_policy the sanitizers have a part (is_sanitized).
 set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed golden_megatron golden_parts
-                  golden_published golden_ranking property_monotone unit_fit unit_hardening
-                  unit_import_deepspeed unit_overlap_search unit_profile_fit unit_profile_nodes
-                  unit_ratio unit_replay_inputs unit_search)
+                  golden_published golden_ranking property_monotone unit_advice unit_fit
+                  unit_hardening unit_import_deepspeed unit_json unit_overlap_search unit_policy
+                  unit_profile_fit unit_profile_nodes unit_ratio unit_replay_inputs unit_search)
+if(HOCKET_REFEREE)
+  list(APPEND NEEDS_RELEASE golden_simgrid)
+endif()
 # What these test is tested in part by others: fits by unit_profile_nodes, calibration by
 # engine_calibrate, orders and overlaps by engine_training and engine_abi.
 set(LONG_IN_RELEASE golden_report_browser engine_calibrate_cli engine_training_orders engine_validate_cli golden_fit
@@ -33,7 +37,7 @@ set(NOT_IN_RELEASE engine_checkpoint engine_checkpoint_kills engine_checkpoint_t
 # engine_validate, engine_training and engine_executor.
 set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_formats
                  engine_formats_bias engine_run engine_training_orders engine_validate_cli golden_endless
-                 golden_hand_grid golden_published property_monotone unit_fit
+                 golden_hand_grid golden_megatron golden_published property_monotone unit_fit
                  unit_import_deepspeed unit_overlap_search unit_profile_fit
                  unit_profile_nodes unit_ratio unit_replay_inputs unit_search)
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
@@ -50,9 +54,9 @@ set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpo
 # CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take
 # less than 4. ctest starts the longest first, so that no processor waits for one at the end.
 set(COSTS engine_training_orders 60 unit_profile_fit 30 engine_calibrate_cli 20 engine_calibrate 10 unit_fit 13 golden_bad_input 12 engine_exact 10 engine_training 10
-          unit_profile_nodes 10 unit_policy 10 engine_faults 9 engine_validate_cli 9
+          unit_profile_nodes 10 engine_faults 9 engine_validate_cli 9
           engine_training_faults 8 golden_fit 8 golden_cli_help 8 engine_abi 8 engine_segments 8
-          engine_checkpoint 7 engine_squares 6 engine_adamw 6 engine_formats 6 unit_replay_inputs 6 engine_stand 5
+          engine_checkpoint 7 engine_adamw 6 engine_formats 6 unit_replay_inputs 6 engine_stand 5
           engine_host_memory 5 engine_validate 5 golden_import 5 golden_questions 5 engine_run 7 unit_import_deepspeed 4)
 
 function(add_labels_to name sort)
