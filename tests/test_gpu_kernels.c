@@ -222,6 +222,97 @@ static void adamw_on_many(void **state) {
   }
 }
 
+/* -- Codes of 8 bits --------------------------------------------------------------------------- */
+
+enum { CODED_SLAB = 1024, CODED_SLABS = 40 };
+
+static hk_slab_shape coded_shape(hk_format format) {
+  const hk_bytes p = CODED_SLAB * 4, v = p + CODED_SLAB;
+  return (hk_slab_shape){.numel = CODED_SLAB,
+                         .bytes = v + CODED_SLAB + 128,
+                         .m = p,
+                         .v = v,
+                         .format = format,
+                         .low = hk_format_is_split(format) ? p / 2 : 0,
+                         .windows = v + CODED_SLAB};
+}
+
+/* Every code, also of infinity and NaN in some blocks; windows as updates make them. */
+static void make_coded(char *state, const hk_slab_shape *shape, random_stream *r) {
+  for (int s = 0; s < CODED_SLABS; s++) {
+    const hk_state_at at = hk_slab_at(shape, state + s * shape->bytes, 0);
+    const bool special = next(r) % 8 == 0;
+    for (int64_t i = 0; i < CODED_SLAB; i++) {
+      const float p = state_value(r, 0);
+      hk_format_write(shape->format, 0, i, 1, at, &p);
+      at.m[i] = (char)(next(r) % (special ? 128 : HK_CODES_M + 1) + next(r) % 2 * 128);
+      at.v[i] = (char)(next(r) % (special ? 256 : HK_CODES_V + 1));
+      if (next(r) % 16 == 0) at.m[i] = at.v[i] = 0;
+    }
+    for (int b = 0; b < 2 * CODED_SLAB / HK_CODE_BLOCK; b++)
+      at.windows[b] = (char)(special ? pick(r, 1, 220) : pick(r, 88, 94));
+  }
+}
+
+static void check_codes(hk_format format, uint64_t seed) {
+  hk_error err = {0};
+  random_stream r = {seed};
+  const adamw_case c = {.type = (hk_grad_type)(seed % HK_GRAD_TYPES),
+                        .n = CODED_SLAB * CODED_SLABS - 128 - (int64_t)(seed % 128),
+                        .patterns = seed % 4 == 0};
+  const hk_slab_shape shape = coded_shape(format);
+  const hk_bytes bytes = CODED_SLABS * shape.bytes;
+  const hk_bytes grad_bytes = c.n * (hk_bytes)hk_grad_size(c.type);
+  char *want = plain(bytes), *grad = plain(grad_bytes), *w = plain(2 * c.n);
+  void *at = NULL, *at_grad = NULL, *at_w = NULL;
+  hk_adamw_step step = hk_adamw_prepare(&HYPER[seed % 3], 1 + (int64_t)(seed * 37 % 5000), 0.37);
+  hk_random_key(seed, 3, 5, step.key);
+  memset(want, 0, (size_t)bytes);
+  make_coded(want, &shape, &r);
+  make_grads(grad, &c, &r);
+  must(ops->alloc(gpu, bytes, &at, &err), &err);
+  must(ops->alloc(gpu, grad_bytes, &at_grad, &err), &err);
+  must(ops->alloc(gpu, 2 * c.n, &at_w, &err), &err);
+  must(ops->copy(stream, at, want, bytes, &err), &err);
+  must(ops->copy(stream, at_grad, grad, grad_bytes, &err), &err);
+  const hk_kernel kernel = {.kind = HK_KERNEL_ADAMW,
+                            .type = c.type,
+                            .n = c.n,
+                            .grad = at_grad,
+                            .step = step,
+                            .shape = shape,
+                            .first = 128,
+                            .index = 1280,
+                            .from = at,
+                            .to = at,
+                            .w = at_w};
+  must(ops->launch(stream, &kernel, &err), &err);
+  must(ops->stream_sync(stream, &err), &err);
+  for (int64_t done = 0, n = 0; done < c.n; done += n) {
+    const int64_t inside = (128 + done) % CODED_SLAB;
+    n = c.n - done < CODED_SLAB - inside ? c.n - done : CODED_SLAB - inside;
+    const hk_state_at part =
+        hk_slab_at(&shape, want + (128 + done) / CODED_SLAB * shape.bytes, inside);
+    hk_update_scalar(format, &step, c.type, n, part, part,
+                     grad + done * (int64_t)hk_grad_size(c.type),
+                     (uint16_t *)(void *)(w + 2 * done), 1280 + done);
+  }
+  must(compare(stream, "state", at, want, bytes, &err), &err);
+  must(compare(stream, "weights", at_w, w, 2 * c.n, &err), &err);
+  ops->release(gpu, at);
+  ops->release(gpu, at_grad);
+  ops->release(gpu, at_w);
+  free(want), free(grad), free(w);
+}
+
+static void adamw_on_codes(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 24; seed++) {
+    check_codes(HK_FORMAT_8BIT, seed);
+    check_codes(HK_FORMAT_8BIT_SPLIT, seed);
+  }
+}
+
 /* -- Casts ------------------------------------------------------------------------------------- */
 
 static void check_cast(hk_grad_type type, int64_t n, int grad_at, int out_at) {
@@ -386,6 +477,7 @@ static const struct CMUnitTest TESTS[] = {
     cmocka_unit_test(adamw_on_all_patterns),
     cmocka_unit_test(adamw_on_all_shapes),
     cmocka_unit_test(adamw_on_many),
+    cmocka_unit_test(adamw_on_codes),
     cmocka_unit_test(casts),
     cmocka_unit_test(pulls),
     cmocka_unit_test(squares),
