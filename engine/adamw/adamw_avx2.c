@@ -112,8 +112,6 @@ INLINE bool vec_any_nan(vec a, vec b) {
   return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
 }
 
-#define HK_CODE_LANES 1
-
 INLINE umask vec_all(void) {
   return (umask)_mm256_set1_epi32(-1);
 }

@@ -120,8 +120,6 @@ INLINE uvec uvec_upper_halves(uvec a, uvec b) {
   return (uvec)upper_halves((__m512i)a, (__m512i)b);
 }
 
-#define HK_CODE_LANES 1
-
 INLINE umask vec_all(void) {
   return 0xffff;
 }

@@ -20,7 +20,7 @@
  *   vec_any_nan(a, b)                  whether a lane of a or b is NaN
  *   uvec_upper_halves(a, b)            the upper halves of the lanes of a, and of b
  *
- * and, for codes of 8 bits (HK_CODE_LANES; without it the reference updates them):
+ * and, for codes of 8 bits:
  *   vec_all(), vec_any_not(mask)      a mask of all lanes; whether a lane is not in it
  *   vec_usual(mask, x, high)           mask, without some lane if a lane of x[0] or x[1] is NaN or
  *                                      the lower half of one of high[0] or high[1] is 0

@@ -181,7 +181,7 @@ INLINE bool has_nan(const moments *x) {
 INLINE void update_block_moments(const code_update *u, const code_block *b, moments *x) {
   hvec most_m = hvec_set(0), most_v = most_m;
   randoms r = randoms_of(b);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int k = 0; k < PAIRS; k++) {
     pair v;
     begin_pair(u, b, k, &x->m[k], &v);
@@ -229,7 +229,7 @@ INLINE bool update_code_block(const code_update *u, const code_block *b) {
   const bool plain = !kinds.zero_v && u->keeps_v && !hvec_any_bits(below, 0x7800);
   if (__builtin_expect(!plain, 0) && has_nan(&x)) return false;
   umask usual = vec_all();
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int k = 0; k < PAIRS; k++) {
     finish_pair(u, b, k, x.m[k], x.root[k], &usual);
     if (k % 2 != 0 && plain) store_codes(u, b, k - 1, &x, window[1]);

@@ -224,9 +224,7 @@ INLINE void update_pair(hk_format format, const constants *c, pair grads, state_
   }
 }
 
-#ifdef HK_CODE_LANES
 #include "engine/adamw/codes_vector.h"
-#endif
 
 INLINE void prefetch_p(hk_format format, hk_state_at at, int ahead) {
   const int size = (int)hk_format_size(format, 0);
@@ -282,7 +280,6 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
                    index + i);
 }
 
-#ifdef HK_CODE_LANES
 /* The same for blocks of codes. */
 INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
                       hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
@@ -321,21 +318,15 @@ INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_s
   }
   if (u.stream || u.stream_weights) stream_fence(); /* as in adamw_loop */
 }
-#endif
 
-/* The reference does what has no vector code. */
 INLINE void any_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
                      hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
                      const char *grad, uint16_t *w, int64_t index) {
-  if (!hk_format_is_coded(format)) {
+  if (hk_format_is_coded(format)) {
+    code_loop(format, tuning, s, type, n, from, to, grad, w, index);
+  } else {
     format_loop(format, tuning, s, type, n, from, to, grad, w, index);
-    return;
   }
-#ifdef HK_CODE_LANES
-  code_loop(format, tuning, s, type, n, from, to, grad, w, index);
-#else
-  hk_update_scalar(format, s, type, n, from, to, grad, w, index);
-#endif
 }
 
 /* One loop for each gradient type and format. */
