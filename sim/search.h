@@ -3,10 +3,6 @@
  * pace; without an overlap any order; with one, which subgroups run ahead. Plans with an overlap
  * are compared, and reserve memory, as in overlap.h.
  *
- * The first rounds try limits to copies and to the CPU under which both end at the same time; then
- * they turn one knob after the other (shares of routes, what runs ahead, limits, buffers, pieces)
- * until none gains. Later ones change plans at random.
- *
  * Each round simulates a batch of changed plans in parallel and goes on from the best if it is not
  * slower. Batches depend on the seed and the number of the round alone, so the same seed goes the
  * same way at any number of threads; the time given ends it at a round. */
@@ -14,7 +10,6 @@
 #define HK_SIM_SEARCH_H
 
 #include "sim/certificate.h"
-#include "sim/rank.h"
 
 typedef struct {
   int64_t evaluated; /* simulated schedules */
@@ -26,7 +21,6 @@ typedef struct {
 typedef struct {
   double seconds; /* at most, about */
   int64_t rounds; /* at most; 0: any number */
-  double enough;  /* gap at which it ends */
   uint64_t seed;
   double clip_share;                                                   /* as in hk_plan_settings */
   const hk_bytes *gpu_state;                                           /* likewise */
@@ -39,16 +33,5 @@ typedef struct {
 hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
                     const hk_search_options *options, hk_forecast *found, hk_search_progress *end,
                     hk_error *err);
-
-/* hk_search from the fastest schedule of runtime hocket in a ranking. What it finds becomes the
- * first if its mean iteration is shorter than the first one's by the share `gain`. */
-hk_status hk_search_lead(hk_ranking *ranking, const hk_machine *machine,
-                         const hk_search_options *options, double gain, hk_search_progress *end,
-                         hk_error *err);
-/* The same with as many schedules as take half a second or so on two cores, for a gain of 1 %.
- * Nothing is done if the user fixed what the search changes. */
-hk_status hk_search_shortly(hk_ranking *ranking, const hk_machine *machine,
-                            const hk_plan_settings *settings, const hk_ranking_options *options,
-                            hk_error *err);
 
 #endif

@@ -194,34 +194,6 @@ static void found_plans_pass_their_check(void **state) {
   }
 }
 
-/* The first rounds do not depend on the seed: limits to copies and to the CPU, then one knob after
- * the other. Random changes follow. */
-static void knobs_before_chance(void **state) {
-  (void)state;
-  for (int64_t rounds = 6; rounds <= 200; rounds += 194) {
-    char *texts[2];
-    for (int i = 0; i < 2; i++) {
-      instance of = make_instance(3, HK_OVERLAP_NONE);
-      hk_error err = {0};
-      hk_search_progress end;
-      of.plan.subgroups[1].route = HK_ROUTE_STAGED;
-      hk_forecast start = forecast_of(&of.plan, &of.machine), found;
-      const hk_search_options options = {.seconds = 1e9, .rounds = rounds, .seed = 7 + (uint64_t)i};
-      must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
-      assert_true(found.feasible && found.iteration_ns < start.iteration_ns);
-      cJSON *json = hk_plan_to_json(&found.plan);
-      texts[i] = cJSON_Print(json);
-      cJSON_Delete(json);
-      hk_forecast_free(&found);
-      hk_forecast_free(&start);
-      hk_plan_free(&of.plan);
-    }
-    assert_int_equal(strcmp(texts[0], texts[1]) == 0, rounds == 6);
-    free(texts[0]);
-    free(texts[1]);
-  }
-}
-
 static hk_bytes on_gpu(const hk_plan *plan) {
   return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
 }
@@ -345,15 +317,10 @@ static void a_broken_invariant_ends_it(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_optimum),
-      cmocka_unit_test(finds_the_optimum_with_an_overlap),
-      cmocka_unit_test(knobs_before_chance),
-      cmocka_unit_test(any_number_of_threads),
-      cmocka_unit_test(found_plans_pass_their_check),
-      cmocka_unit_test(keeps_the_limit),
-      cmocka_unit_test(keeps_the_limits_of_an_overlap),
-      cmocka_unit_test(work_that_piles_up),
-      cmocka_unit_test(a_broken_invariant_ends_it),
+      cmocka_unit_test(finds_the_optimum),     cmocka_unit_test(finds_the_optimum_with_an_overlap),
+      cmocka_unit_test(any_number_of_threads), cmocka_unit_test(found_plans_pass_their_check),
+      cmocka_unit_test(keeps_the_limit),       cmocka_unit_test(keeps_the_limits_of_an_overlap),
+      cmocka_unit_test(work_that_piles_up),    cmocka_unit_test(a_broken_invariant_ends_it),
   };
   omp_set_num_threads(1); /* simulations as short as these are slower with several */
   return cmocka_run_group_tests(tests, NULL, NULL);

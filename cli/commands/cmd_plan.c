@@ -21,6 +21,7 @@
 #include "cli/setup.h"
 #include "core/base/outfile.h"
 #include "sim/advice.h"
+#include "sim/held.h"
 #include "sim/rank.h"
 #include "sim/search.h"
 
@@ -390,9 +391,19 @@ static hk_status search(const hk_args *args, hk_planning *p, hk_error *err) {
                                      .gpu_state = settings->gpu_state,
                                      .progress = watched ? show_search : NULL,
                                      .context = (void *)(uintptr_t)args};
-  const hk_status status =
-      hk_search_lead(ranking, &p->setup.machine, &options, 0, &p->searched, err);
+  const hk_forecast *start = ranking->forecasts;
+  while (start < ranking->forecasts + ranking->n_fit && start->plan.runtime != HK_RUNTIME_HOCKET)
+    start++;
+  if (start == ranking->forecasts + ranking->n_fit) return HK_OK;
+  hk_forecast found;
+  hk_status status = hk_search(start, &p->setup.machine, &options, &found, &p->searched, err);
   if (watched) hk_screen_progress_end();
+  if (status == HK_OK && found.feasible)
+    status = hk_held_add(&found, settings->clip_share, &p->setup.machine, err);
+  if (status == HK_OK && found.feasible &&
+      hk_forecast_mean(&found) < hk_forecast_mean(&ranking->forecasts[0]))
+    status = hk_ranking_lead(ranking, &p->setup.machine, &found, err);
+  hk_forecast_free(&found);
   return status;
 }
 
@@ -405,7 +416,6 @@ static hk_status rank(const hk_args *args, hk_planning *p, hk_error *err) {
   };
   HK_TRY(hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options,
                  &p->ranking, err));
-  HK_TRY(hk_search_shortly(&p->ranking, &setup->machine, &setup->settings, &options, err));
   HK_TRY(search(args, p, err));
   return advise(args, &options, p, err);
 }
@@ -498,10 +508,9 @@ const hk_command hk_command_plan = {
         "A step in which clipping acts cannot do so. --clip-share Q compares schedules by\n"
         "the mean iteration if clipping acts in a share Q of the steps, and lets the GPU\n"
         "update more in these.\n"
-        "'searched': a plan of no policy, found by 128 steps of local search, 1 % faster.\n"
-        "--search SECONDS goes on with it: routes of single subgroups, order, pieces,\n"
-        "buffers, pace; with --overlap what runs ahead, not the order. --seed starts\n"
-        "another one. For example\n"
+        "--search SECONDS goes on from the best schedule by local search: routes of single\n"
+        "subgroups, order, pieces, buffers, pace; with --overlap what runs ahead instead of\n"
+        "the order. --seed starts another one. For example\n"
         "hocket plan --model llama-2-13b --machine h200-16c --search 10.\n"
         "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"
         "schedule; --from reads one, and says how long it takes and what is better.\n"
