@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Momentum and variance in codes of 8 bits (engine/adamw/formats.h): what a block keeps of its
- * values, in double arithmetic; that expectations are exact; that writing what was read changes
- * nothing; and kernels on blocks of a kind that random ones hardly are. */
+ * values, in double arithmetic; that expectations are exact; and that writing what was read changes
+ * nothing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,72 +222,11 @@ static void test_masters(void **state) {
   }
 }
 
-/* -- Kernels, where random blocks hardly come ------------------------------------------------- */
-
-/* A block whose gradients are `g`, the last one `last`, and whose v are 1 or, the last one,
- * `last_v`, in every kernel against the reference. */
-static void compare_block(const hk_adamw_step *step, float g, float last, float last_v) {
-  size_t n;
-  const hk_cpu_kernels *list = hk_cpu_kernels_list(&n);
-  for (size_t k = 0; k < n; k++) {
-    if (!list[k].supported) continue;
-    coded want = {0}, got;
-    float grads[BLOCK], v[BLOCK];
-    for (int i = 0; i < BLOCK; i++) grads[i] = g, v[i] = 1;
-    grads[BLOCK - 1] = last, v[BLOCK - 1] = last_v;
-    write_values(&want, 2, 0, BLOCK, v);
-    want.windows[0] = 1;
-    got = want;
-    hk_update_scalar(HK_FORMAT_8BIT, step, HK_GRAD_FP32, BLOCK, at_of(&want), at_of(&want), grads,
-                     NULL, 0);
-    list[k].update(HK_FORMAT_8BIT, step, HK_GRAD_FP32, BLOCK, at_of(&got), at_of(&got), grads, NULL,
-                   0);
-    if (memcmp(&want, &got, sizeof want) != 0)
-      fail_msg("%s: gradients %a and %a, v %a", list[k].name, (double)g, (double)last,
-               (double)last_v);
-  }
-}
-
-/* m becomes the gradient and v stays: one element any number of octaves below the window, or
- * without a v, or infinite after rounding. */
-static void test_one_value_apart(void **state) {
-  (void)state;
-  const hk_adamw_step keep = {
-      .scale = 1, .decay = 1, .rest1 = 1, .beta2 = 1, .root2 = 1, .size = 1};
-  hk_adamw_step forget = keep;
-  forget.beta2 = 0;
-  for (int exponent = -126; exponent < 128; exponent += 23) {
-    const float g = ldexpf(1.3f, exponent);
-    for (int lower = 0; lower < exponent + 150; lower++)
-      compare_block(&keep, g, ldexpf(-1.6f, exponent - lower), 1);
-    compare_block(&keep, g, 0, 1);
-    compare_block(&keep, g, g, 0);
-    compare_block(&keep, g, 0x1.fffffep127f, 1);
-    compare_block(&forget, g, g, 1);
-  }
-}
-
-/* d is sqrt(v) / root2, here v = g * g. These are values for which the sum of products with the two
- * parts of 1 / root2 is one unit in the last place off. */
-static void test_division_by_root2(void **state) {
-  (void)state;
-  static const float hard[][2] = {{0x1.a841acp+0f, 0x1.b33bb6p-1f},
-                                  {0x1.7dd9a8p+0f, 0x1.ce7f06p-1f}};
-  random_stream r = {4};
-  for (int i = 0; i < 500; i++) {
-    const float g = i < 2 ? hard[i][0] : (float)(1 + 3 * uniform(&r));
-    hk_adamw_step step = {.scale = 1, .rest1 = 1, .rest2 = 1, .size = 1};
-    step.root2 = i < 2 ? hard[i][1] : (float)uniform(&r);
-    compare_block(&step, g, (float)(1 + 3 * uniform(&r)), 1);
-  }
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_error_of_a_block), cmocka_unit_test(test_expectations_are_exact),
       cmocka_unit_test(test_codes_are_kept),   cmocka_unit_test(test_special_values),
       cmocka_unit_test(test_masters),          cmocka_unit_test(test_shared_words_are_independent),
-      cmocka_unit_test(test_one_value_apart),  cmocka_unit_test(test_division_by_root2),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
