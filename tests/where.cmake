@@ -132,3 +132,9 @@ foreach(list NEEDS_RELEASE LONG_IN_RELEASE NOT_IN_RELEASE LONG_IN_ASAN NOT_IN_TS
     endif()
   endforeach()
 endforeach()
+
+# Its long pieces and many steps find what tests of the formats do not: without a GPU, too.
+if(TARGET test_gpu_formats)
+  add_test(NAME test_gpu_formats_on_host COMMAND test_gpu_formats --backend host)
+  set_tests_properties(test_gpu_formats_on_host PROPERTIES LABELS release_full)
+endif()
