@@ -53,15 +53,13 @@ static hk_status check(const hocket_group *group, int64_t step, int32_t threads,
 
 static hk_status update(const hocket_group *group, int64_t step, int32_t threads,
                         const hocket_state *state, hk_error *err) {
-  static const hk_grad_type types[] = {
-      [HOCKET_BF16] = HK_GRAD_BF16, [HOCKET_FP16] = HK_GRAD_FP16, [HOCKET_FP32] = HK_GRAD_FP32};
   const hk_adamw hyper = hk_abi_hyper(group);
   const int64_t wanted = threads > 0 ? threads : hk_default_threads(HK_OVERLAP_NONE);
   const hk_team_options options = {.threads = (int)hk_min(wanted, state->numel / CHUNK + 1)};
   hk_team *team = NULL;
   HK_TRY(hk_team_open(&options, &team, err));
   operation op = {.step = hk_adamw_prepare(&hyper, step, 1),
-                  .type = types[state->grad_type],
+                  .type = (hk_grad_type)state->grad_type,
                   .p = state->p,
                   .m = state->m,
                   .v = state->v,

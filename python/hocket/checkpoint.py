@@ -192,7 +192,7 @@ def _check_state(state: Mapping[Tensor, Mapping[str, Any]]) -> None:
             raise HocketUsageError(
                 "the state_dict has max_exp_avg_sq: amsgrad=True is not supported by hocket.AdamW"
             )
-        for key in ("exp_avg", "exp_avg_sq"):
+        for key in partitions.MOMENTS:
             if not isinstance(entry.get(key), Tensor):
                 raise HocketUsageError(
                     f"the state_dict has no '{key}' for a parameter of shape "

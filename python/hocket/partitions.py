@@ -21,12 +21,13 @@ from . import _abi
 from .binding import TYPES, hyper, increment_versions
 from .checks import check_group
 from .errors import HocketUsageError
-from .ranks import _quota
+from .ranks import quota
 
 if TYPE_CHECKING:
     from .binding import Settings
     from .optim import AdamW
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
 PIECE = 1 << 24
 """Most elements that are copied at a time, where weights are not in host memory."""
 REFUSED = {
@@ -108,7 +109,7 @@ def loaded(state: Mapping[Tensor, Mapping[str, Any]]) -> Dict[Tensor, Dict[str, 
     """State of a state_dict, as step() keeps it."""
     return {
         param: {
-            key: value.detach().to("cpu", torch.float32).contiguous() if key in _MOMENTS else value
+            key: value.detach().to("cpu", torch.float32).contiguous() if key in MOMENTS else value
             for key, value in entry.items()
             if key != "master_weight"  # the parameter itself
         }
@@ -116,21 +117,18 @@ def loaded(state: Mapping[Tensor, Mapping[str, Any]]) -> Dict[Tensor, Dict[str, 
     }
 
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
 def _threads(settings: "Settings") -> int:
     """Threads of the update. Other ranks of this host, as launchers say how many, update at the
     same time."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
-    cpus = _quota(len(os.sched_getaffinity(0)))
+    cpus = quota(len(os.sched_getaffinity(0)))
     return settings.cpu_threads or max(1, cpus // max(1, int(ranks)) - 1)
 
 
 def _check(param: Tensor, entry: MutableMapping[str, Any]) -> None:
     """Makes the state of a parameter's first step; refuses what the update cannot take."""
     entry.setdefault("step", torch.tensor(0.0))
-    for key in _MOMENTS:
+    for key in MOMENTS:
         if key not in entry:
             entry[key] = torch.zeros(param.shape, dtype=torch.float32)
         if entry[key].dtype is not torch.float32 or entry[key].shape != param.shape:
@@ -155,7 +153,7 @@ def _update(
     """Updates weights, momentum and variance in place; in pieces through host memory where they, or
     the gradient, cannot be reached directly."""
     assert param.grad is not None
-    tensors: List[Tensor] = [param, *(entry[key] for key in _MOMENTS), param.grad]
+    tensors: List[Tensor] = [param, *(entry[key] for key in MOMENTS), param.grad]
     tensors = [tensor.detach().view(1) if not tensor.dim() else tensor.detach() for tensor in tensors]
     rows, numel = len(tensors[0]), param.numel()
     if not numel:

@@ -345,7 +345,7 @@ class Ranks:
         sharing = sum(bool(set(n.cpus) & set(mine.cpus)) for n in here)
         if sharing <= 1:
             return None
-        cpus = max(1, _quota(len(mine.cpus)) // sharing)
+        cpus = max(1, quota(len(mine.cpus)) // sharing)
         left = 1 if overlap != "both" else min(3, cpus // 4)
         return max(1, cpus - left)
 
@@ -395,7 +395,7 @@ def _check_placements(param: Tensor) -> None:
         )
 
 
-def _quota(cpus: int) -> int:
+def quota(cpus: int) -> int:
     """CPUs that the control group allows, at most `cpus`."""
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:

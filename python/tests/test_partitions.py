@@ -121,7 +121,7 @@ def test_a_state_dict_goes_on():
 def test_other_ranks_of_the_host_have_threads_too(monkeypatch):
     settings = hocket.AdamW(nn.Linear(4, 4).parameters())._settings
     with mock.patch("os.sched_getaffinity", return_value=set(range(12))), mock.patch(
-        "hocket.partitions._quota", side_effect=lambda cpus: cpus
+        "hocket.partitions.quota", side_effect=lambda cpus: cpus
     ):
         for name, ranks, threads in (("NOTHING", 1, 11), ("LOCAL_SIZE", 2, 5), ("LOCAL_SIZE", 99, 1)):
             monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
