@@ -22,7 +22,7 @@ if(NOT HOCKET_SANITIZE AND SIMGRID_LIBRARY AND SIMGRID_INCLUDE_DIR AND CMAKE_CXX
     unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
   endif()
 endif()
-if(HOCKET_REFEREE_COMPILES)
+if(HOCKET_REFEREE_COMPILES AND NOT HOCKET_SANITIZE) # the first may stem from an older build's cache
   set(HOCKET_REFEREE ON)
   if(NOT TARGET hocket_referee)
     add_library(hocket_referee STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/simgrid_referee.c
