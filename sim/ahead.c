@@ -14,7 +14,8 @@
 hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_bytes *left,
                          hk_error *err) {
   hk_graph graph;
-  HK_TRY(hk_graph_build(plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true}, &graph, err));
+  HK_TRY(hk_graph_build(plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true, .bare = true}, &graph,
+                        err));
   const double capacity = machine->host_memory.value - machine->host_reserved.value;
   const hk_bytes spares = hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
   const hk_bytes base = graph.host_base - spares * plan->job.gpus;

@@ -197,6 +197,7 @@ hk_status hk_bound_period(const hk_graph *graph, const hk_machine *machine, hk_p
   hk_cyclic cyclic = {.graph = graph, .machine = machine, .each = each, .times = times};
   hk_status status = least_of_all(graph, each, machine, times, err);
   if (status == HK_OK) status = bind_lanes(graph, each, times, bound, err);
+  bound->busy_ns = bound->period_ns;
   if (status == HK_OK) status = cyclic_open(&cyclic, err);
   if (status == HK_OK) {
     bind_cycles(&cyclic, bound);

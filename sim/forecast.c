@@ -212,19 +212,27 @@ static void add_pile(hk_forecast *f, hk_ns mean) {
   f->unsteady_ns = missing;
 }
 
+/* *within: the iteration is not proven to be longer than `longest`; if it is, nothing is simulated.
+ * A settled iteration is at least the bound x 1000/1002, or more would have been simulated. */
 static hk_status simulate_period(hk_forecast *f, const hk_machine *machine,
-                                 const hk_sim_options *options, hk_error *err) {
+                                 const hk_sim_options *options, hk_limit limit, bool *within,
+                                 hk_error *err) {
   hk_period period;
   hk_ns end = 0, mean = 0; /* of the simulation; of the iterations that the one before lacked */
   for (int n = LEAST_ITERATIONS;; n *= 2) {
     HK_TRY(hk_graph_build(&f->plan, (hk_expand){HK_EXPAND_ALL, .iterations = n, .folded = true},
                           &f->graph, err));
+    if (n == LEAST_ITERATIONS) { /* of each iteration: it is the same for all numbers of them */
+      HK_TRY(hk_bound_period(&f->graph, machine, &f->period_bound, err));
+      const hk_period_bound *b = &f->period_bound;
+      const double bound = (double)(limit.any_order ? b->busy_ns : b->period_ns);
+      *within = bound <= (double)limit.longest * (1 + 2.0 / STEADY) + 1;
+      if (!*within) return HK_OK;
+    }
     HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
     HK_TRY(hk_period_of(&f->graph, &f->result.timeline, &period, err));
     mean = (f->result.timeline.makespan - end) / (n / 2);
     end = f->result.timeline.makespan;
-    if (n == LEAST_ITERATIONS) /* of each iteration: it is the same for all numbers of them */
-      HK_TRY(hk_bound_period(&f->graph, machine, &f->period_bound, err));
     const hk_ns length = period.end - period.begin;
     const bool steady = llabs(length - period.before) <= length / STEADY;
     const int most = is_below_bound(f, &period) ? HK_MOST_ITERATIONS : MOST_ITERATIONS;
@@ -238,9 +246,11 @@ static hk_status simulate_period(hk_forecast *f, const hk_machine *machine,
 }
 
 static hk_status simulate(hk_forecast *f, const hk_machine *machine, const hk_sim_options *options,
-                          hk_error *err) {
+                          hk_limit limit, bool *within, hk_error *err) {
+  *within = true;
   if (f->plan.overlap != HK_OVERLAP_NONE) {
-    HK_TRY(simulate_period(f, machine, options, err));
+    HK_TRY(simulate_period(f, machine, options, limit, within, err));
+    if (!*within) return HK_OK;
   } else {
     HK_TRY(hk_graph_build(&f->plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &f->graph, err));
     HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
@@ -278,13 +288,20 @@ static double per_second(double amount, hk_ns time) {
   return amount * 1e9 / (double)(time > 0 ? time : 1);
 }
 
-hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
-                           hk_forecast *forecast, hk_error *err) {
+static hk_status make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
+                      hk_limit limit, hk_forecast *forecast, hk_error *err) {
+  bool within = false;
   memset(forecast, 0, sizeof *forecast);
   forecast->plan = *plan;
   forecast->settled = true;
   memset(plan, 0, sizeof *plan);
-  hk_status status = simulate(forecast, machine, options, err);
+  hk_status status = simulate(forecast, machine, options, limit, &within, err);
+  if (status == HK_OK && !within) {
+    *plan = forecast->plan;
+    memset(&forecast->plan, 0, sizeof forecast->plan);
+    hk_forecast_free(forecast);
+    return HK_OK;
+  }
   if (status == HK_OK) {
     find_limiter(forecast, machine);
     judge_memory(forecast);
@@ -295,6 +312,31 @@ hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_si
   }
   if (status != HK_OK) hk_forecast_free(forecast);
   return status;
+}
+
+hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
+                           hk_forecast *forecast, hk_error *err) {
+  return make(plan, machine, options, (hk_limit){.longest = INT64_MAX}, forecast, err);
+}
+
+hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *m, hk_bytes *missing,
+                              hk_error *err) {
+  hk_graph graph;
+  HK_TRY(
+      hk_graph_build(plan, (hk_expand){HK_EXPAND_ALL, .folded = true, .bare = true}, &graph, err));
+  const hk_bytes gpu = (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
+  const hk_bytes host = (hk_bytes)(m->host_memory.value - m->host_reserved.value);
+  *missing = hk_max(0, graph.host_base - host) + hk_max(0, graph.gpu_base - gpu) * plan->job.gpus;
+  hk_graph_free(&graph);
+  return HK_OK;
+}
+
+hk_status hk_forecast_within(hk_plan *plan, const hk_machine *machine, hk_limit limit,
+                             hk_forecast *forecast, hk_error *err) {
+  hk_bytes missing = 0;
+  memset(forecast, 0, sizeof *forecast);
+  if (limit.fits) HK_TRY(hk_forecast_missing(plan, machine, &missing, err));
+  return missing > 0 ? HK_OK : make(plan, machine, NULL, limit, forecast, err);
 }
 
 hk_status hk_forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,

@@ -62,7 +62,22 @@ static inline bool hk_forecast_is_training(const hk_forecast *f) {
 /* Takes over *plan (zeroed afterwards, also on failure). */
 hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
                            hk_forecast *forecast, hk_error *err);
-/* The same of n plans, in parallel (OpenMP). Forecasts are made, or zeroed, also on failure. */
+/* Bytes of the node's memory that lack before the first operation; more may lack later. */
+hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *machine, hk_bytes *missing,
+                              hk_error *err);
+
+/* Which forecasts are of use. */
+typedef struct {
+  bool fits;      /* only those for which no memory lacks before the first operation */
+  hk_ns longest;  /* with an overlap: only those that are not proven to take longer (period.h), if
+                     their periods settle */
+  bool any_order; /* ... in any order of operations, that of the plan's pace included */
+} hk_limit;
+/* As hk_forecast_make, if the forecast is of use; else leaves *plan and zeroes *forecast. */
+hk_status hk_forecast_within(hk_plan *plan, const hk_machine *machine, hk_limit limit,
+                             hk_forecast *forecast, hk_error *err);
+/* As hk_forecast_make, of n plans, in parallel (OpenMP). Forecasts are made, or zeroed, also on
+ * failure. */
 hk_status hk_forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,
                           hk_forecast *forecasts, hk_error *err);
 void hk_forecast_free(hk_forecast *forecast);

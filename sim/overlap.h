@@ -21,7 +21,7 @@
 
 typedef struct {
   hk_forecast best;
-  int simulations;
+  int simulations; /* compared plans: equal ones, and those that need not be simulated, count */
   hk_ns closed_form_ns; /* of `best` */
   hk_bytes gpu_state;   /* state on each GPU in `best` */
   hk_bytes gpu_limit;   /* upper limit of that state */
@@ -31,10 +31,11 @@ typedef struct {
 
 /* The best plan that fits: of the plans within 0.5 % of a micro-step of the fastest, the one with
  * the least state on the GPU. If none fits, the plan that the closed form prefers, marked as not
- * feasible. Needs settings->overlap. Free result->best with hk_forecast_free. */
+ * feasible. Needs settings->overlap. Free result->best with hk_forecast_free. `brief`: none_ns is
+ * 0. What does not fit from the beginning, or is proven to be slower, is not simulated. */
 hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, const hk_job *job,
-                            const hk_plan_settings *settings, hk_overlap_search_result *result,
-                            hk_error *err);
+                            const hk_plan_settings *settings, bool brief,
+                            hk_overlap_search_result *result, hk_error *err);
 
 /* Share of GPU memory that nothing may be planned into. Predicted peaks are up to 3.0 % low
  * (bench/results/training), and torch's allocator keeps some 0.6 GiB that it cannot use: a plan
@@ -50,9 +51,16 @@ hk_bytes hk_overlap_gpu_bytes(const hk_plan *plan);
 hk_status hk_overlap_judge(const hk_forecast *forecast, double clip_share,
                            const hk_machine *machine, hk_ns *cost, hk_ns *mean, hk_error *err);
 
-/* The closed form for a plan whose routes are cpu and resident. */
-hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine, hk_ns *period,
-                                 hk_error *err);
+/* Seconds of a block's computation alone. */
+typedef struct {
+  double forward, backward;
+} hk_block_times;
+/* Of each block, in order; the same for all plans of a job. The caller frees *times. */
+hk_status hk_overlap_times(const hk_plan *plan, const hk_machine *machine, hk_block_times **times,
+                           hk_error *err);
+/* The closed form for a plan whose routes are cpu and resident, with those times. */
+hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine,
+                                 const hk_block_times *times, hk_ns *period, hk_error *err);
 
 /* The reasons for that plan, in sentences. `best`: result->best, or what hk_ahead_fewest made of
  * it. Returns `buffer`. */

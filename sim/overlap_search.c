@@ -46,7 +46,9 @@ typedef struct {
 
 typedef struct {
   hk_spec spec;
-  hk_ns cost; /* hk_overlap_judge; INT64_MAX: does not fit */
+  hk_plan plan;
+  hk_ns cost;    /* hk_overlap_judge; INT64_MAX: does not fit, or is not among the best */
+  bool left_out; /* not simulated */
   hk_bytes gpu_state;
   bool all_ahead; /* nothing on route cpu waits for the norm */
 } hk_trial;
@@ -62,6 +64,7 @@ static hk_kind kind_of(hk_spec spec) {
 typedef struct {
   const hk_machine *machine;
   const hk_plan *start; /* all on the CPU, nothing ahead */
+  const hk_block_times *times;
   hk_bytes gpu_limit;
   double clip_share;
   int most_resident;
@@ -165,7 +168,7 @@ static hk_status forecast_of(const hk_search *s, hk_spec spec, hk_forecast *f, h
 static hk_status closed_form_of(const hk_search *s, hk_spec spec, hk_ns *period, hk_error *err) {
   hk_plan plan;
   HK_TRY(plan_of(s, spec, &plan, err));
-  const hk_status status = hk_overlap_closed_form(&plan, s->machine, period, err);
+  const hk_status status = hk_overlap_closed_form(&plan, s->machine, s->times, period, err);
   hk_plan_free(&plan);
   return status;
 }
@@ -177,11 +180,9 @@ static bool same_spec(hk_spec a, hk_spec b) {
          a.first == b.first && a.held == b.held;
 }
 
-static bool tried(const hk_search *s, const hk_spec *more, int n_more, hk_spec spec) {
+static bool tried(const hk_search *s, hk_spec spec) {
   for (int i = 0; i < s->n; i++)
     if (same_spec(s->trials[i].spec, spec)) return true;
-  for (int i = 0; i < n_more; i++)
-    if (same_spec(more[i], spec)) return true;
   return false;
 }
 
@@ -200,65 +201,40 @@ static hk_status judge_held(const hk_forecast *kept, const hk_machine *machine, 
   return HK_OK;
 }
 
+/* By how much a plan is slower than its simulation. */
+static double slower_of(const hk_plan *plan) {
+  const double micros = plan->job.grad_accum;
+  const double slower = hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0 ? STAGED_SLOWER : 1;
+  return slower + PASSING_SLOWER * hk_plan_passing_share(plan) * (micros - 1) / micros;
+}
+
 hk_status hk_overlap_judge(const hk_forecast *f, double clip_share, const hk_machine *machine,
                            hk_ns *cost, hk_ns *mean, hk_error *err) {
-  const double micros = f->plan.job.grad_accum, kept = (1 - clip_share) * (double)f->iteration_ns;
+  const double kept = (1 - clip_share) * (double)f->iteration_ns;
   hk_ns held_cost = f->iteration_ns, held = f->iteration_ns;
   if (clip_share > 0) HK_TRY(judge_held(f, machine, &held_cost, &held, err));
-  double slower = hk_plan_on_route(&f->plan, HK_ROUTE_STAGED) > 0 ? STAGED_SLOWER : 1;
-  slower += PASSING_SLOWER * hk_plan_passing_share(&f->plan) * (micros - 1) / micros;
-  *cost = (hk_ns)(slower * (kept + clip_share * (double)held_cost));
+  *cost = (hk_ns)(slower_of(&f->plan) * (kept + clip_share * (double)held_cost));
   *mean = (hk_ns)(kept + clip_share * (double)held);
   return HK_OK;
 }
 
-/* Simulates the specs that are new and possible, in parallel. The result does not depend on the
- * number of threads. */
-static hk_status try_all(hk_search *s, const hk_spec *specs, int n, hk_error *err) {
-  hk_spec fresh[MOST_SIMULATIONS];
-  hk_error errors[MOST_SIMULATIONS];
-  int n_fresh = 0;
-  for (int i = 0; i < n && s->n + n_fresh < MOST_SIMULATIONS; i++) {
-    const hk_spec spec = specs[i];
-    if (spec.resident < 0 || spec.resident > s->most_resident || spec.deepest < 0 ||
-        spec.deepest >= (int)s->start->n_subgroups || tried(s, fresh, n_fresh, spec))
-      continue;
-    fresh[n_fresh++] = spec;
+/* The highest cost that is as good as the best of a kind; INT64_MAX: none fits. */
+static hk_ns enough_of(const hk_search *s, hk_kind kind) {
+  hk_ns fastest = INT64_MAX;
+  for (int i = 0; i < s->n; i++) {
+    const hk_trial *t = &s->trials[i];
+    if (kind == KIND_ANY || kind_of(t->spec) == kind) fastest = hk_min(fastest, t->cost);
   }
-#pragma omp parallel for schedule(dynamic)
-  for (int i = 0; i < n_fresh; i++) {
-    hk_forecast f = {0};
-    errors[i] = (hk_error){0};
-    hk_trial *trial = &s->trials[s->n + i];
-    *trial = (hk_trial){.spec = fresh[i], .cost = INT64_MAX};
-    hk_ns mean = 0;
-    errors[i].status = forecast_of(s, fresh[i], &f, &errors[i]);
-    if (errors[i].status == HK_OK) {
-      trial->gpu_state = hk_plan_gpu_state(&f.plan);
-      trial->all_ahead = hk_plan_ahead(&f.plan) == hk_plan_on_route(&f.plan, HK_ROUTE_CPU);
-      if (f.feasible && within_limit(s, &f.plan))
-        errors[i].status =
-            hk_overlap_judge(&f, s->clip_share, s->machine, &trial->cost, &mean, &errors[i]);
-    }
-    hk_forecast_free(&f);
-  }
-  s->n += n_fresh;
-  for (int i = 0; i < n_fresh; i++)
-    if (errors[i].status != HK_OK) return hk_fail(err, errors[i].status, "%s", errors[i].message);
-  return HK_OK;
+  if (fastest == INT64_MAX) return fastest;
+  return fastest + (hk_ns)(AS_GOOD * (double)fastest / s->start->job.grad_accum);
 }
 
 /* The best trial of a kind: of those within AS_GOOD of the fastest, the one with the least state on
  * the GPU, then the fastest. NULL: none fits. */
 static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
-  hk_ns fastest = INT64_MAX;
+  const hk_ns enough = enough_of(s, kind);
   const hk_trial *best = NULL;
-  for (int i = 0; i < s->n; i++) {
-    const hk_trial *t = &s->trials[i];
-    if (kind == KIND_ANY || kind_of(t->spec) == kind) fastest = hk_min(fastest, t->cost);
-  }
-  if (fastest == INT64_MAX) return NULL;
-  const hk_ns enough = fastest + (hk_ns)(AS_GOOD * (double)fastest / s->start->job.grad_accum);
+  if (enough == INT64_MAX) return NULL;
   for (int i = 0; i < s->n; i++) {
     const hk_trial *t = &s->trials[i];
     if (t->cost > enough || (kind != KIND_ANY && kind_of(t->spec) != kind)) continue;
@@ -269,21 +245,110 @@ static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
   return best;
 }
 
+/* Whether two plans of a search are simulated alike. */
+static bool same_plan(const hk_plan *a, const hk_plan *b) {
+  if (a->buffers != b->buffers || a->sum_bytes != b->sum_bytes) return false;
+  for (size_t i = 0; i < a->n_subgroups; i++) {
+    const hk_plan_subgroup *x = &a->subgroups[i], *y = &b->subgroups[i];
+    if (x->route != y->route || x->ahead != y->ahead || x->early != y->early ||
+        x->held_staged != y->held_staged)
+      return false;
+  }
+  return true;
+}
+
+/* Sets the cost of a trial, unless it is proven to be above `most`: the cost is at least what
+ * hk_overlap_judge makes of the iteration alone. */
+static hk_status simulate(const hk_search *s, hk_trial *trial, hk_ns most, hk_error *err) {
+  hk_plan plan;
+  hk_forecast f;
+  hk_ns mean;
+  const double iterations = slower_of(&trial->plan) * (1 - s->clip_share); /* in the cost */
+  const double longest = ((double)most + 2) / iterations;
+  const hk_limit limit = {.fits = true,
+                          .longest = longest < 0x1p62 ? (hk_ns)longest + 1 : INT64_MAX};
+  if (!within_limit(s, &trial->plan)) return HK_OK;
+  HK_TRY(hk_plan_copy(&trial->plan, &plan, err));
+  hk_status status = hk_forecast_within(&plan, s->machine, limit, &f, err);
+  hk_plan_free(&plan);
+  HK_TRY(status);
+  trial->left_out = f.plan.subgroups == NULL;
+  if (f.feasible)
+    status = hk_overlap_judge(&f, s->clip_share, s->machine, &trial->cost, &mean, err);
+  hk_forecast_free(&f);
+  return status;
+}
+
+/* Adds the specs that are new and possible as trials. */
+static hk_status add_trials(hk_search *s, const hk_spec *specs, int n, hk_error *err) {
+  for (int i = 0; i < n && s->n < MOST_SIMULATIONS; i++) {
+    const hk_spec spec = specs[i];
+    if (spec.resident < 0 || spec.resident > s->most_resident || spec.deepest < 0 ||
+        spec.deepest >= (int)s->start->n_subgroups || tried(s, spec))
+      continue;
+    hk_trial *t = &s->trials[s->n];
+    *t = (hk_trial){.spec = spec, .cost = INT64_MAX};
+    HK_TRY(plan_of(s, spec, &t->plan, err));
+    s->n++;
+    t->gpu_state = hk_plan_gpu_state(&t->plan);
+    t->all_ahead = hk_plan_ahead(&t->plan) == hk_plan_on_route(&t->plan, HK_ROUTE_CPU);
+  }
+  return HK_OK;
+}
+
+/* The first trial with an equal plan that was not left out; `i` if none is before it. */
+static int twin_of(const hk_search *s, int i) {
+  for (int j = 0; j < i; j++)
+    if (!s->trials[j].left_out && same_plan(&s->trials[j].plan, &s->trials[i].plan)) return j;
+  return i;
+}
+
+/* Simulates trials begin .. end - 1 in parallel, those that may matter. The result does not depend
+ * on the number of threads. `last`: only the best of all kinds is still asked for. */
+static hk_status simulate_all(hk_search *s, int begin, int end, bool last, hk_error *err) {
+  hk_error errors[MOST_SIMULATIONS];
+  int twins[MOST_SIMULATIONS];
+  hk_ns enough[KIND_ANY + 1];
+  for (int kind = 0; kind <= KIND_ANY; kind++) enough[kind] = enough_of(s, (hk_kind)kind);
+  for (int i = begin; i < end; i++) twins[i] = twin_of(s, i);
+#pragma omp parallel for schedule(dynamic)
+  for (int i = begin; i < end; i++) {
+    hk_trial *trial = &s->trials[i];
+    errors[i] = (hk_error){0};
+    if (twins[i] != i) continue;
+    const hk_ns most = enough[last ? KIND_ANY : kind_of(trial->spec)];
+    errors[i].status = simulate(s, trial, most, &errors[i]);
+  }
+  for (int i = begin; i < end; i++) {
+    if (errors[i].status != HK_OK) return hk_fail(err, errors[i].status, "%s", errors[i].message);
+    if (twins[i] == i) continue;
+    s->trials[i].cost = s->trials[twins[i]].cost;
+    s->trials[i].left_out = s->trials[twins[i]].left_out;
+  }
+  return HK_OK;
+}
+
+/* Tries the specs that are new and possible. */
+static hk_status try_all(hk_search *s, const hk_spec *specs, int n, bool last, hk_error *err) {
+  const int begin = s->n;
+  HK_TRY(add_trials(s, specs, n, err));
+  return simulate_all(s, begin, s->n, last, err);
+}
+
 /* -- Rounds ----------------------------------------------------------------------------------- */
 
 /* The fewest resident subgroups with which the closed form is within 0.5 % of its best. */
 static hk_status start_by_closed_form(const hk_search *s, int *resident, hk_error *err) {
   const int deepest = (int)s->start->n_subgroups - 1;
-  const int step = s->most_resident / 64 + 1; /* at most 64 evaluations in each loop */
-  hk_ns least = INT64_MAX, period = 0;
+  const int step = s->most_resident / 64 + 1; /* at most 65 evaluations */
+  hk_ns least = INT64_MAX, periods[65];
   for (int r = 0; r <= s->most_resident; r += step) {
-    HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false, 0}, &period, err));
-    least = hk_min(least, period);
+    hk_ns *period = &periods[r / step];
+    HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false, 0}, period, err));
+    least = hk_min(least, *period);
   }
-  for (*resident = 0; *resident < s->most_resident; *resident += step) {
-    HK_TRY(closed_form_of(s, (hk_spec){*resident, deepest, 0, false, 0}, &period, err));
-    if ((double)period <= (1 + AS_GOOD) * (double)least) break;
-  }
+  for (*resident = 0; *resident < s->most_resident; *resident += step)
+    if ((double)periods[*resident / step] <= (1 + AS_GOOD) * (double)least) break;
   if (*resident > s->most_resident) *resident = s->most_resident;
   return HK_OK;
 }
@@ -295,7 +360,8 @@ static hk_status coarse_round(hk_search *s, int start, hk_error *err) {
   specs[n++] = (hk_spec){start, deepest, 0, false, 0};
   for (int i = 0; i <= COARSE; i++)
     specs[n++] = (hk_spec){(int)((int64_t)s->most_resident * i / COARSE), deepest, 0, false, 0};
-  return try_all(s, specs, n, err);
+  HK_TRY(try_all(s, specs, 1, false, err)); /* with which others are compared */
+  return try_all(s, specs + 1, n - 1, false, err);
 }
 
 /* If only some subgroups can run ahead, the last ones need not be the best choice: forward needs
@@ -310,7 +376,7 @@ static hk_status shift_round(hk_search *s, hk_kind kind, hk_error *err) {
     const int shift = (int)((int64_t)(last - at.resident) * i / (SHIFTS + 1));
     specs[i - 1] = (hk_spec){at.resident, last - shift, at.stride, at.first, 0};
   }
-  return try_all(s, specs, SHIFTS, err);
+  return try_all(s, specs, SHIFTS, kind != KIND_CPU, err);
 }
 
 /* Stages all subgroups, or one of 2 to 6: of those that wait for the norm, or of all. */
@@ -323,7 +389,7 @@ static hk_status stage_round(hk_search *s, hk_error *err) {
     specs[2 * k - 2] = (hk_spec){at.resident, at.deepest, k, false, 0};
     specs[2 * k - 1] = (hk_spec){at.resident, at.deepest, k, true, 0};
   }
-  return try_all(s, specs, 2 * MOST_STRIDE, err);
+  return try_all(s, specs, 2 * MOST_STRIDE, false, err);
 }
 
 /* In clipped steps the GPU updates one of 2 to 8 of the subgroups that run ahead, and that the CPU
@@ -346,7 +412,7 @@ static hk_status held_round(hk_search *s, hk_error *err) {
     specs[i] = at;
     specs[i].held = strides[i];
   }
-  return try_all(s, specs, N, err);
+  return try_all(s, specs, N, true, err);
 }
 
 /* Neighbours of the best in the number of resident subgroups and in `deepest`, in halved steps. */
@@ -359,22 +425,37 @@ static hk_status refine(hk_search *s, hk_error *err) {
                              {at.resident + step, at.deepest, at.stride, at.first, at.held},
                              {at.resident, at.deepest - step, at.stride, at.first, at.held},
                              {at.resident, at.deepest + step, at.stride, at.first, at.held}};
-    HK_TRY(try_all(s, specs, 4, err));
+    HK_TRY(try_all(s, specs, 4, true, err));
     if (step <= 1) return HK_OK;
   }
 }
 
 /* -- The search ------------------------------------------------------------------------------- */
 
-/* Sets the limit of state on the GPU: what a plan with all state on the host leaves free, less a
- * reserve, or the user's. */
+/* GPU memory that a plan with all state on the host leaves free, less a reserve. */
+static hk_status find_free(const hk_search *s, hk_bytes *left, hk_error *err) {
+  const hk_machine *m = s->machine;
+  const hk_bytes capacity = (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
+  const hk_bytes most = (hk_bytes)((1 - HK_OVERLAP_RESERVE) * (double)capacity);
+  hk_plan plan;
+  hk_graph graph = {0};
+  hk_forecast f = {0};
+  HK_TRY(plan_of(s, (hk_spec){0, (int)s->start->n_subgroups - 1, 0, false, 0}, &plan, err));
+  hk_status status =
+      hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true, .bare = true}, &graph, err);
+  if (status == HK_OK && graph.gpu_base < most) /* else the peak is higher, too */
+    status = hk_forecast_make(&plan, m, NULL, &f, err);
+  *left = hk_max(0, most - hk_max(graph.gpu_base, f.result.memory.peak));
+  hk_plan_free(&plan);
+  hk_graph_free(&graph);
+  hk_forecast_free(&f);
+  return status;
+}
+
+/* Sets the limit of state on the GPU: what is free there, or the user's. */
 static hk_status find_limit(hk_search *s, const hk_plan_settings *settings,
                             hk_overlap_search_result *result, hk_error *err) {
-  hk_forecast f;
-  HK_TRY(forecast_of(s, (hk_spec){0, (int)s->start->n_subgroups - 1, 0, false, 0}, &f, err));
-  const hk_memory_report *m = &f.result.memory;
-  s->gpu_limit = hk_max(0, (hk_bytes)((1 - HK_OVERLAP_RESERVE) * (double)m->capacity) - m->peak);
-  hk_forecast_free(&f);
+  HK_TRY(find_free(s, &s->gpu_limit, err));
   result->limit_given = settings->gpu_state != NULL && *settings->gpu_state < s->gpu_limit;
   if (result->limit_given) s->gpu_limit = *settings->gpu_state;
   hk_bytes state = 0;
@@ -404,7 +485,8 @@ static hk_status search(hk_search *s, const hk_plan_settings *settings,
   result->gpu_state = hk_plan_gpu_state(&result->best.plan);
   result->gpu_limit = s->gpu_limit;
   result->simulations = s->n + 1; /* with that of the limit */
-  return hk_overlap_closed_form(&result->best.plan, s->machine, &result->closed_form_ns, err);
+  return hk_overlap_closed_form(&result->best.plan, s->machine, s->times, &result->closed_form_ns,
+                                err);
 }
 
 /* Iteration time of the same routes without an overlap. */
@@ -421,26 +503,32 @@ static hk_status without_overlap(const hk_plan *plan, const hk_machine *machine,
 }
 
 hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, const hk_job *job,
-                            const hk_plan_settings *settings, hk_overlap_search_result *result,
-                            hk_error *err) {
+                            const hk_plan_settings *settings, bool brief,
+                            hk_overlap_search_result *result, hk_error *err) {
   memset(result, 0, sizeof *result);
   const hk_candidate all_cpu = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
   hk_plan start;
+  hk_block_times *times = NULL;
   HK_TRY(hk_candidate_plan(&all_cpu, model, machine, job, settings, &start, err));
   snprintf(start.policy, sizeof start.policy, "overlapped");
   for (size_t i = 0; i < start.n_subgroups; i++) start.subgroups[i].ahead = false;
   hk_search *s = calloc(1, sizeof *s);
   hk_status status =
       s != NULL ? HK_OK : hk_fail_memory(err, sizeof *s, "a search for the best overlap");
+  if (status == HK_OK) status = hk_overlap_times(&start, machine, &times, err);
   if (status == HK_OK) {
     s->machine = machine;
     s->start = &start;
+    s->times = times;
     s->clip_share = settings->clip == HK_CLIP_NORM ? settings->clip_share : 0;
     status = search(s, settings, result, err);
   }
-  if (status == HK_OK) status = without_overlap(&result->best.plan, machine, &result->none_ns, err);
+  if (status == HK_OK && !brief)
+    status = without_overlap(&result->best.plan, machine, &result->none_ns, err);
   if (status != HK_OK) hk_forecast_free(&result->best);
+  for (int i = 0; s != NULL && i < s->n; i++) hk_plan_free(&s->trials[i].plan);
   free(s);
+  free(times);
   hk_plan_free(&start);
   return status;
 }
@@ -473,7 +561,7 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_foreca
       f->period_bound.binding);
   SAY(" and %.1f ms less than without the overlap (%.1f ms).", hk_ms(r->none_ns - f->iteration_ns),
       hk_ms(r->none_ns));
-  SAY(" Chosen by %d simulations; the closed form says %.1f ms.", r->simulations,
+  SAY(" Chosen among %d plans; the closed form says %.1f ms.", r->simulations,
       hk_ms(r->closed_form_ns));
   return buffer;
 }

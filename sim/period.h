@@ -32,6 +32,7 @@ hk_status hk_period_of(const hk_graph *graph, const hk_timeline *timeline, hk_pe
  * two iterations. */
 typedef struct {
   hk_ns period_ns;
+  hk_ns busy_ns;    /* without cycles: holds in any order of the operations */
   char binding[24]; /* resource, "lane NAME" or "cycle" */
 } hk_period_bound;
 hk_status hk_bound_period(const hk_graph *graph, const hk_machine *machine, hk_period_bound *bound,

@@ -9,61 +9,115 @@
 
 typedef struct {
   size_t plan;
-  hk_ns bound; /* of the update */
+  hk_bytes missing; /* from the beginning, in the way of summing that lacks least */
+  hk_ns bound;      /* of the update; 0 with an overlap */
 } place;
+
+typedef struct {
+  hk_plan *plans;
+  size_t n, all;
+  const size_t *origin;
+  bool may_wait;
+  const hk_machine *machine;
+  int (*compare)(const void *, const void *);
+  hk_error *err;
+  hk_ns fastest, training[2]; /* forward and backward, by runtime; -1: not known yet */
+  hk_bytes least_missing;     /* of plans that do not fit */
+} pruning;
 
 static int by_bound(const void *left, const void *right) {
   const place *a = left, *b = right;
+  if (a->missing != b->missing) return a->missing < b->missing ? -1 : 1;
   if (a->bound != b->bound) return a->bound < b->bound ? -1 : 1;
   return (a->plan > b->plan) - (a->plan < b->plan);
 }
 
-/* The forecast of plan i with the best of its ways to sum gradients. */
-static hk_status make(hk_plan *plans, size_t i, size_t n, size_t all, const size_t *origin,
-                      bool may_wait, const hk_machine *machine,
-                      int (*compare)(const void *, const void *), hk_forecast *made,
-                      hk_error *err) {
+/* Whether plan j is plan i, or another way of it to sum gradients. */
+static bool is_way(const pruning *p, size_t j, size_t i) {
+  return j == i || (j >= p->n && p->origin[j] == i);
+}
+
+static hk_status place_of(const pruning *p, size_t i, place *at) {
+  const hk_plan *plan = &p->plans[i];
+  *at = (place){.plan = i, .missing = INT64_MAX};
+  if (plan->overlap == HK_OVERLAP_NONE) at->bound = hk_bound_shares(plan, p->machine);
+  for (size_t j = i; j < p->all; j++) {
+    hk_bytes missing;
+    if (!is_way(p, j, i)) continue;
+    HK_TRY(hk_forecast_missing(&p->plans[j], p->machine, &missing, p->err));
+    at->missing = hk_min(at->missing, missing);
+  }
+  return HK_OK;
+}
+
+/* The forecast of plan i with the best of its ways to sum gradients; zeroed if all of them are
+ * proven to be slower than the fastest. One of them alone is no reason to leave it out: without it
+ * another one would be the best, and might fit at another pace. */
+static hk_status make(const pruning *p, size_t i, hk_forecast *made) {
   hk_forecast ways[HK_ACCUMULATE_COUNT] = {0};
   const size_t first[HK_ACCUMULATE_COUNT] = {0};
-  size_t n_ways = 0;
-  hk_status status = hk_forecast_make(&plans[i], machine, NULL, &ways[n_ways++], err);
-  for (size_t j = n; j < all && status == HK_OK; j++)
-    if (origin[j] == i) status = hk_forecast_make(&plans[j], machine, NULL, &ways[n_ways++], err);
-  if (status == HK_OK) {
-    hk_accumulation_keep_best(ways, 1, n_ways, first, compare);
-    n_ways = 1;
-    status = hk_pace_flush(&ways[0], may_wait, machine, err);
+  hk_limit limit = {.longest = p->fastest, .any_order = true};
+  hk_status status = HK_OK;
+  size_t n = 0, n_made = 0;
+  for (int pass = 0; pass < 2; pass++, limit.longest = INT64_MAX) {
+    n = 0;
+    for (size_t j = i; j < p->all && status == HK_OK; j++) {
+      if (!is_way(p, j, i)) continue;
+      hk_forecast *way = &ways[n++];
+      if (way->plan.subgroups != NULL || (pass > 0 && n_made == 0)) continue;
+      status = hk_forecast_within(&p->plans[j], p->machine, limit, way, p->err);
+      n_made += way->plan.subgroups != NULL;
+    }
   }
-  if (status == HK_OK) {
-    *made = ways[0];
-    return HK_OK;
+  if (status == HK_OK && n_made > 0) {
+    hk_accumulation_keep_best(ways, 1, n, first, p->compare);
+    n = 1;
+    status = hk_pace_flush(&ways[0], p->may_wait, p->machine, p->err);
   }
-  for (size_t w = 0; w < n_ways; w++) hk_forecast_free(&ways[w]);
+  *made = ways[0];
+  for (size_t w = status == HK_OK; w < n; w++) hk_forecast_free(&ways[w]);
   return status;
 }
 
+/* Whether a plan is proven to be worse than one that has been simulated. */
+static bool is_worse(const pruning *p, const place *at) {
+  const hk_ns before = hk_max(0, p->training[p->plans[at->plan].runtime]);
+  if (at->missing > 0) return p->fastest < INT64_MAX || at->missing > p->least_missing;
+  return p->fastest < INT64_MAX && (at->bound == INT64_MAX || before + at->bound > p->fastest);
+}
+
+/* Compares others with a forecast. */
+static void note(pruning *p, const hk_forecast *f) {
+  hk_ns *before = &p->training[f->plan.runtime];
+  const hk_bytes missing = f->host_short + f->gpu_short * f->plan.job.gpus;
+  if (*before < 0 && f->plan.overlap == HK_OVERLAP_NONE)
+    *before = hk_bound_training(&f->graph, p->machine);
+  if (f->feasible)
+    p->fastest = hk_min(p->fastest, f->iteration_ns);
+  else
+    p->least_missing = hk_min(p->least_missing, missing);
+}
+
 hk_status hk_prune(hk_plan *plans, size_t n, size_t all, const size_t *origin, bool may_wait,
-                   const hk_machine *machine, int (*compare)(const void *, const void *),
-                   hk_forecast *forecasts, size_t *n_made, hk_error *err) {
-  hk_ns fastest = INT64_MAX, training[2] = {-1, -1}; /* by runtime; -1: not known yet */
+                   const hk_forecast *known, const hk_machine *machine,
+                   int (*compare)(const void *, const void *), hk_forecast *forecasts,
+                   size_t *n_made, hk_error *err) {
+  pruning p = {plans,   n,   all,       origin,   may_wait, machine,
+               compare, err, INT64_MAX, {-1, -1}, INT64_MAX};
   hk_status status = HK_OK;
   *n_made = 0;
   place *order = malloc((n + 1) * sizeof *order);
   if (order == NULL) return hk_fail_memory(err, n * sizeof *order, "a ranking");
-  for (size_t i = 0; i < n; i++) order[i] = (place){i, hk_bound_shares(&plans[i], machine)};
-  qsort(order, n, sizeof *order, by_bound);
+  if (known != NULL) note(&p, known);
+  for (size_t i = 0; i < n && status == HK_OK; i++) status = place_of(&p, i, &order[i]);
+  if (status == HK_OK) qsort(order, n, sizeof *order, by_bound);
   for (size_t i = 0; i < n && status == HK_OK; i++) {
-    hk_plan *plan = &plans[order[i].plan];
-    hk_ns *before = &training[plan->runtime];
-    if (fastest < INT64_MAX &&
-        (order[i].bound == INT64_MAX || hk_max(0, *before) + order[i].bound > fastest))
-      continue;
+    if (is_worse(&p, &order[i])) continue;
     hk_forecast *f = &forecasts[*n_made];
-    status = make(plans, order[i].plan, n, all, origin, may_wait, machine, compare, f, err);
-    if (status != HK_OK) break;
+    status = make(&p, order[i].plan, f);
+    if (status != HK_OK || f->plan.subgroups == NULL) continue;
     ++*n_made;
-    if (*before < 0) *before = hk_bound_training(&f->graph, machine);
-    if (f->feasible) fastest = hk_min(fastest, f->iteration_ns);
+    note(&p, f);
   }
   free(order);
   return status;

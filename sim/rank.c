@@ -190,8 +190,8 @@ static hk_status forecast_best(hk_plan *plans, size_t n, const size_t *origin,
 
 /* Whether plans that are proven slower than the best are left out. */
 static bool prunes(const hk_plan_settings *settings, const hk_ranking_options *options) {
-  return options->best_only && options->quick && settings->overlap == HK_OVERLAP_NONE &&
-         settings->gpu_state == NULL;
+  const bool clips = settings->overlap != HK_OVERLAP_NONE && settings->clip_share > 0;
+  return options->best_only && options->quick && !clips && settings->gpu_state == NULL;
 }
 
 /* -- the reason --------------------------------------------------------------------------- */
@@ -351,10 +351,7 @@ static bool searches(const hk_plan_settings *settings, const hk_ranking_options 
 }
 
 /* Adds the plan of hk_overlap_search, or puts it in place of a candidate with the same schedule. */
-static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const hk_machine *machine,
-                              const hk_job *job, const hk_plan_settings *settings,
-                              hk_overlap_search_result *found, hk_error *err) {
-  HK_TRY(hk_overlap_search(model, machine, job, settings, found, err));
+static void add_searched(hk_ranking *ranking, const hk_overlap_search_result *found) {
   ranking->simulations = found->simulations;
   ranking->closed_form_ns = found->closed_form_ns;
   ranking->gpu_limit = found->gpu_limit;
@@ -365,7 +362,6 @@ static hk_status add_searched(hk_ranking *ranking, const hk_model *model, const 
   else
     ranking->n++;
   ranking->forecasts[i] = found->best;
-  return HK_OK;
 }
 
 /* Marks plans that keep more state on a GPU than the user allows as not fitting. */
@@ -515,18 +511,23 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   for (size_t i = 0; i < listed && status == HK_OK; i++) {
     status = hk_candidate_plan(&candidates.list[i], model, machine, job, settings, &plans[i], err);
   }
+  if (status == HK_OK && searches(settings, options))
+    status = hk_overlap_search(model, machine, job, settings, options->best_only, &searched, err);
+  const bool found = searched.best.plan.subgroups != NULL;
   if (status == HK_OK) {
     const size_t n = drop_twins(plans, listed);
     status = hk_accumulation_candidates(plans, n, settings, origin, &ranking->n, err);
     if (status == HK_OK && prunes(settings, options))
-      status = hk_prune(plans, n, ranking->n, origin, settings->flush == NULL, machine, compare,
-                        ranking->forecasts, &ranking->n, err);
+      status = hk_prune(plans, n, ranking->n, origin, settings->flush == NULL,
+                        found ? &searched.best : NULL, machine, compare, ranking->forecasts,
+                        &ranking->n, err);
     else if (status == HK_OK)
       status = forecast_best(plans, n, origin, settings, machine, ranking, err);
   }
-  if (status == HK_OK && searches(settings, options)) {
-    status = add_searched(ranking, model, machine, job, settings, &searched, err);
-  }
+  if (status == HK_OK && found)
+    add_searched(ranking, &searched);
+  else
+    hk_forecast_free(&searched.best);
   for (size_t i = 0; i < most; i++) hk_plan_free(&plans[i]);
   free(plans);
   free(origin);
@@ -539,7 +540,8 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   status = add_ratios(ranking, &candidates, model, machine, job, settings, options, err);
   if (status == HK_OK && improves(settings, options))
     status = add_front(ranking, machine, settings, err);
-  if (status == HK_OK) status = add_held(ranking, settings, machine, err);
+  if (status == HK_OK && !(options->best_only && settings->clip_share == 0))
+    status = add_held(ranking, settings, machine, err);
   if (status == HK_OK && ranking->n_fit > 0 && !options->quick)
     status = hk_ahead_fewest(&ranking->forecasts[0], machine, err);
   if (status == HK_OK && paces(settings, options)) {

@@ -44,8 +44,8 @@ static hk_status holds(const problem *p, const family *f, double ratio, bool *ye
   hk_plan plan;
   hk_graph graph;
   HK_TRY(plan_at(p, f, ratio, &plan, err));
-  hk_status status =
-      hk_graph_build(&plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true}, &graph, err);
+  hk_status status = hk_graph_build(
+      &plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true, .bare = true}, &graph, err);
   hk_plan_free(&plan);
   HK_TRY(status);
   *yes = (double)graph.host_base <= p->machine->host_memory.value - p->machine->host_reserved.value;

@@ -31,7 +31,7 @@ static hk_overlap_search_result searched(const hk_model *model, const hk_machine
   hk_error err = {0};
   hk_overlap_search_result r;
   const hk_plan_settings settings = {.overlap = overlap, .gpu_state = limit};
-  must(hk_overlap_search(model, machine, &ONE_RANK, &settings, &r, &err), &err);
+  must(hk_overlap_search(model, machine, &ONE_RANK, &settings, false, &r, &err), &err);
   assert_in_range(r.simulations, 1, 65);
   return r;
 }
@@ -59,7 +59,10 @@ static void closed_form_is_close(void **state) {
     for (int i = pick(&r, 0, 6); i > 0; i--) plan.subgroups[i - 1].route = HK_ROUTE_RESIDENT;
     must(hk_plan_run_ahead(&plan, &m, &err), &err);
     hk_ns form = 0;
-    must(hk_overlap_closed_form(&plan, &m, &form, &err), &err);
+    hk_block_times *times;
+    must(hk_overlap_times(&plan, &m, &times, &err), &err);
+    must(hk_overlap_closed_form(&plan, &m, times, &form, &err), &err);
+    free(times);
     hk_forecast f;
     must(hk_forecast_make(&plan, &m, NULL, &f, &err), &err);
     const double off = fabs((double)form / (double)f.iteration_ns - 1);
@@ -135,7 +138,7 @@ static hk_overlap_search_result searched_micros(const hk_model *model, hk_overla
       .piece_numel = 10000000, .overlap = overlap, .gpu_state = &limit};
   hk_job job = ONE_RANK;
   job.grad_accum = micros;
-  must(hk_overlap_search(model, &m, &job, &settings, &r, &err), &err);
+  must(hk_overlap_search(model, &m, &job, &settings, false, &r, &err), &err);
   return r;
 }
 
@@ -377,7 +380,7 @@ static hk_forecast clipped_best(const hk_model *model, const hk_machine *m, doub
   hk_overlap_search_result r;
   const hk_plan_settings settings = {
       .overlap = HK_OVERLAP_BOTH, .gpu_state = &limit, .clip_share = share, .clip = clip};
-  must(hk_overlap_search(model, m, &ONE_RANK, &settings, &r, &err), &err);
+  must(hk_overlap_search(model, m, &ONE_RANK, &settings, false, &r, &err), &err);
   must(hk_plan_check(&r.best.plan, &err), &err);
   must(hk_held_add(&r.best, share, m, &err), &err);
   return r.best;

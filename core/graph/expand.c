@@ -108,13 +108,13 @@ static bool queues_throughout(const hk_plan *plan, const hk_graph *graph) {
   return on_cpu > 0 && staged > HK_QUEUED_AHEAD;
 }
 
-static hk_status fill(hk_expansion *x, unsigned phases, int iterations) {
+static hk_status fill(hk_expansion *x, hk_expand what) {
   HK_TRY(hk_expand_pieces_open(x));
   for (size_t s = 0; s < x->plan->n_subgroups; s++)
     x->begin[s + 1] = x->begin[s] + x->plan->subgroups[s].numel;
   hk_expand_costs(x);
-  hk_expand_base_memory(x, phases);
-  for (int i = 0; i < iterations; i++) HK_TRY(expand(x, phases));
+  hk_expand_base_memory(x, what.phases);
+  for (int i = 0; i < what.iterations && !what.bare; i++) HK_TRY(expand(x, what.phases));
   x->graph->queues_throughout = queues_throughout(x->plan, x->graph);
   x->graph->launch_beside_update = x->plan->model.launch_beside_update;
   return HK_OK;
@@ -188,7 +188,7 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
     memset(x.lanes, -1, slots * sizeof *x.lanes);
     memset(x.last, -1, slots * sizeof *x.last);
     memset(x.buffers, -1, buffers * sizeof *x.buffers);
-    status = fill(&x, what.phases, what.iterations);
+    status = fill(&x, what);
   }
   hk_expand_pieces_close(&x);
   free(x.begin);

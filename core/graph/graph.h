@@ -215,6 +215,7 @@ typedef struct {
   unsigned phases; /* a union of HK_EXPAND_... */
   int iterations;  /* copies of the iteration; 0 stands for 1 */
   bool folded;     /* one rank represents those of a node */
+  bool bare;       /* no operations: memory before the first one alone */
 } hk_expand;
 
 #define HK_MOST_ITERATIONS 64
