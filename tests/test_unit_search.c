@@ -259,11 +259,11 @@ static void keeps_the_limits_of_an_overlap(void **state) {
  * 64 iterations. */
 static hk_forecast piling(instance *of) {
   *of = make_instance(12, HK_OVERLAP_BOTH);
-  for (size_t s = 1; s + 1 < of->plan.n_subgroups; s++)
-    of->plan.subgroups[s].route = HK_ROUTE_STAGED;
-  of->plan.subgroups[0].route = HK_ROUTE_RESIDENT;
-  of->plan.subgroups[of->plan.n_subgroups - 1].route = HK_ROUTE_RESIDENT;
-  for (size_t s = 0; s < of->plan.n_subgroups; s++) of->plan.subgroups[s].ahead = false;
+  for (size_t s = 0; s < of->plan.n_subgroups; s++) {
+    const bool edge = s == 0 || s + 1 == of->plan.n_subgroups;
+    of->plan.subgroups[s].route = edge ? HK_ROUTE_RESIDENT : HK_ROUTE_STAGED;
+    of->plan.subgroups[s].ahead = false;
+  }
   of->plan.piece_numel = 53355;
   of->plan.pace.in = 35684784566.5635;
   of->plan.pace.out = 30220508963.54686;
