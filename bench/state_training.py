@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A small language model trained with each format of state, by hocket.AdamW on the host backend.
 
-    bench/state_training.py [--steps 2000] [--seeds 3] [--out FILE.json]
+    bench/state_training.py [--steps 2000] [--seeds 3] [--jobs 1] [--out FILE.json]
 
 A transformer with bf16 weights predicts the characters of Python's own language reference
 (pydoc_data.topics, which ships with Python). The learning rate rises for 100 steps and falls to 0
 along a cosine, so that the loss ends on a plateau. A seed sets the initial weights, the order of
-the data and the random rounding; formats share it. `fp32` and `split` have the same bits, as have
-`bf16` and `bf16+split`: the script compares their checksums over 20 steps, and trains one of each.
-Prints the loss on text that was held out, and writes the curves."""
+the data and the random rounding; formats share it. A format and that with `split` have the same
+bits: the script compares their checksums over 20 steps, and trains one of each. Prints the loss on
+text that was held out, and writes the curves."""
 
 import argparse
+import concurrent.futures
 import json
 import math
 import pydoc_data.topics
@@ -28,6 +29,7 @@ import hocket  # noqa: E402
 
 WIDTH, LAYERS, HEADS, LENGTH, BATCH = 96, 2, 4, 64, 12
 LR, WARM_UP, EVERY, HELD_OUT = 3e-3, 100, 100, 40
+STATES = ("fp32", "bf16", "8bit")
 
 
 def text():
@@ -115,34 +117,38 @@ def main():
     )
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     corpus = text()
-    for exact in (("fp32", "split"), ("bf16", "bf16+split")):
-        sums = [train(state, 1, given.steps, 20, corpus)["checksum"] for state in exact]
+    for state in STATES:
+        with_split = "split" if state == "fp32" else state + "+split"
+        sums = [train(s, 1, given.steps, 20, corpus)["checksum"] for s in (state, with_split)]
         if sums[0] != sums[1]:
-            sys.exit(f"{exact[1]} does not have the bits of {exact[0]}")
-    runs = {"fp32": [], "bf16": []}
-    for seed in range(1, given.seeds + 1):
-        for state, all_of in runs.items():
-            begin = time.process_time()
-            all_of.append(train(state, seed, given.steps, given.steps, corpus))
-            print(f"seed {seed}, {state}: held out {all_of[-1]['held_out']:.4f}, "
-                  f"{time.process_time() - begin:.0f} s", file=sys.stderr, flush=True)
+            sys.exit(f"{with_split} does not have the bits of {state}")
+    runs = {state: [None] * given.seeds for state in STATES}
+    with concurrent.futures.ProcessPoolExecutor(given.jobs, initializer=torch.set_num_threads,
+                                                initargs=(1,)) as pool:
+        waiting = {pool.submit(train, state, seed, given.steps, given.steps, corpus): (state, seed)
+                   for seed in range(1, given.seeds + 1) for state in STATES}
+        for done in concurrent.futures.as_completed(waiting):
+            state, seed = waiting[done]
+            runs[state][seed - 1] = done.result()
+            print(f"seed {seed}, {state}: held out {done.result()['held_out']:.4f}",
+                  file=sys.stderr, flush=True)
             if given.out:
                 given.out.write_text(json.dumps({"steps": given.steps, "every": EVERY,
                                                  "characters": len(corpus[0]), "runs": runs},
                                                 indent=1) + "\n", encoding="utf-8")
-    print("| state | held-out loss, each seed | mean |")
-    print("|---|---|---:|")
+    print("| state | held-out loss, each seed | mean | less fp32's |")
+    print("|---|---|---:|---:|")
     for state, all_of in runs.items():
-        ends = [r["held_out"] for r in all_of]
-        print(f"| {state} | {', '.join(f'{x:.4f}' for x in ends)} | {statistics.fmean(ends):.4f} |")
-    off = [b["held_out"] - a["held_out"] for a, b in zip(runs["fp32"], runs["bf16"])]
-    if len(off) > 1:
-        print(f"\nbf16 - fp32: {statistics.fmean(off):+.4f} +- "
-              f"{statistics.stdev(off) / math.sqrt(len(off)):.4f}")
+        ends = [run["held_out"] for run in all_of]
+        off = [end - run["held_out"] for end, run in zip(ends, runs["fp32"])]
+        error = statistics.stdev(off) / math.sqrt(len(off)) if len(off) > 1 else math.nan
+        print(f"| {state} | {', '.join(f'{x:.4f}' for x in ends)} | {statistics.fmean(ends):.4f} | "
+              f"{statistics.fmean(off):+.4f} +- {error:.4f} |")
 
 
 if __name__ == "__main__":
