@@ -319,15 +319,26 @@ hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_si
   return make(plan, machine, options, (hk_limit){.longest = INT64_MAX}, forecast, err);
 }
 
+hk_status hk_forecast_least_memory(const hk_plan *plan, hk_bytes *gpu, hk_bytes *host,
+                                   hk_error *err) {
+  hk_graph graph;
+  HK_TRY(hk_graph_build(plan, (hk_expand){1u << HK_PHASE_FORWARD, .folded = true}, &graph, err));
+  hk_bytes kept = 0;
+  for (size_t i = 0; i < graph.n_ops; i++)
+    if (graph.ops[i].micro == 0) kept += graph.ops[i].gpu_alloc - graph.ops[i].gpu_free;
+  *gpu = graph.gpu_base + hk_max(0, kept);
+  *host = graph.host_base;
+  hk_graph_free(&graph);
+  return HK_OK;
+}
+
 hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *m, hk_bytes *missing,
                               hk_error *err) {
-  hk_graph graph;
-  HK_TRY(
-      hk_graph_build(plan, (hk_expand){HK_EXPAND_ALL, .folded = true, .bare = true}, &graph, err));
-  const hk_bytes gpu = (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
-  const hk_bytes host = (hk_bytes)(m->host_memory.value - m->host_reserved.value);
-  *missing = hk_max(0, graph.host_base - host) + hk_max(0, graph.gpu_base - gpu) * plan->job.gpus;
-  hk_graph_free(&graph);
+  hk_bytes gpu, host;
+  HK_TRY(hk_forecast_least_memory(plan, &gpu, &host, err));
+  gpu -= (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
+  host -= (hk_bytes)(m->host_memory.value - m->host_reserved.value);
+  *missing = hk_max(0, host) + hk_max(0, gpu) * plan->job.gpus;
   return HK_OK;
 }
 

@@ -62,13 +62,17 @@ static inline bool hk_forecast_is_training(const hk_forecast *f) {
 /* Takes over *plan (zeroed afterwards, also on failure). */
 hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
                            hk_forecast *forecast, hk_error *err);
-/* Bytes of the node's memory that lack before the first operation; more may lack later. */
+/* Memory of one GPU and of a node that any simulation of the plan uses at the least: before the
+ * first operation, or when the first forward has ended. */
+hk_status hk_forecast_least_memory(const hk_plan *plan, hk_bytes *gpu, hk_bytes *host,
+                                   hk_error *err);
+/* Bytes of the node's memory that lack then; more may lack later. */
 hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *machine, hk_bytes *missing,
                               hk_error *err);
 
 /* Which forecasts are of use. */
 typedef struct {
-  bool fits;      /* only those for which no memory lacks before the first operation */
+  bool fits;      /* only those for which hk_forecast_missing is 0 */
   hk_ns longest;  /* with an overlap: only those that are not proven to take longer (period.h), if
                      their periods settle */
   bool any_order; /* ... in any order of operations, that of the plan's pace included */

@@ -303,21 +303,31 @@ static int twin_of(const hk_search *s, int i) {
   return i;
 }
 
+/* Whether shift_round may go on from the best of this kind. */
+static bool shifts(const hk_search *s, hk_kind kind) {
+  bool all_ahead = true;
+  for (int i = 0; i < s->n; i++)
+    if (kind_of(s->trials[i].spec) == kind) all_ahead = all_ahead && s->trials[i].all_ahead;
+  return s->start->overlap == HK_OVERLAP_BOTH && !all_ahead;
+}
+
 /* Simulates trials begin .. end - 1 in parallel, those that may matter. The result does not depend
- * on the number of threads. `last`: only the best of all kinds is still asked for. */
+ * on the number of threads. `last`: the best of their kind is not asked for, only that of all. */
 static hk_status simulate_all(hk_search *s, int begin, int end, bool last, hk_error *err) {
   hk_error errors[MOST_SIMULATIONS];
   int twins[MOST_SIMULATIONS];
-  hk_ns enough[KIND_ANY + 1];
-  for (int kind = 0; kind <= KIND_ANY; kind++) enough[kind] = enough_of(s, (hk_kind)kind);
+  hk_ns enough[KINDS];
+  for (int kind = 0; kind < KINDS; kind++) {
+    const bool asked = !last && (kind == KIND_CPU || shifts(s, (hk_kind)kind));
+    enough[kind] = enough_of(s, asked ? (hk_kind)kind : KIND_ANY);
+  }
   for (int i = begin; i < end; i++) twins[i] = twin_of(s, i);
 #pragma omp parallel for schedule(dynamic)
   for (int i = begin; i < end; i++) {
     hk_trial *trial = &s->trials[i];
     errors[i] = (hk_error){0};
     if (twins[i] != i) continue;
-    const hk_ns most = enough[last ? KIND_ANY : kind_of(trial->spec)];
-    errors[i].status = simulate(s, trial, most, &errors[i]);
+    errors[i].status = simulate(s, trial, enough[kind_of(trial->spec)], &errors[i]);
   }
   for (int i = begin; i < end; i++) {
     if (errors[i].status != HK_OK) return hk_fail(err, errors[i].status, "%s", errors[i].message);
@@ -437,17 +447,15 @@ static hk_status find_free(const hk_search *s, hk_bytes *left, hk_error *err) {
   const hk_machine *m = s->machine;
   const hk_bytes capacity = (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
   const hk_bytes most = (hk_bytes)((1 - HK_OVERLAP_RESERVE) * (double)capacity);
+  hk_bytes gpu = 0, host;
   hk_plan plan;
-  hk_graph graph = {0};
   hk_forecast f = {0};
   HK_TRY(plan_of(s, (hk_spec){0, (int)s->start->n_subgroups - 1, 0, false, 0}, &plan, err));
-  hk_status status =
-      hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true, .bare = true}, &graph, err);
-  if (status == HK_OK && graph.gpu_base < most) /* else the peak is higher, too */
+  hk_status status = hk_forecast_least_memory(&plan, &gpu, &host, err);
+  if (status == HK_OK && gpu < most) /* else the peak is higher, too */
     status = hk_forecast_make(&plan, m, NULL, &f, err);
-  *left = hk_max(0, most - hk_max(graph.gpu_base, f.result.memory.peak));
+  *left = hk_max(0, most - hk_max(gpu, f.result.memory.peak));
   hk_plan_free(&plan);
-  hk_graph_free(&graph);
   hk_forecast_free(&f);
   return status;
 }

@@ -9,7 +9,7 @@
 
 typedef struct {
   size_t plan;
-  hk_bytes missing; /* from the beginning, in the way of summing that lacks least */
+  hk_bytes missing; /* hk_forecast_missing of the way of summing that lacks least */
   hk_ns bound;      /* of the update; 0 with an overlap */
 } place;
 
@@ -51,12 +51,13 @@ static hk_status place_of(const pruning *p, size_t i, place *at) {
 }
 
 /* The forecast of plan i with the best of its ways to sum gradients; zeroed if all of them are
- * proven to be slower than the fastest. One of them alone is no reason to leave it out: without it
- * another one would be the best, and might fit at another pace. */
+ * proven to be slower than the fastest, with another order of collectives (sim/pace.h), too. One of
+ * them alone is no reason to leave it out: without it another one would be the best, and might fit
+ * at another pace. */
 static hk_status make(const pruning *p, size_t i, hk_forecast *made) {
   hk_forecast ways[HK_ACCUMULATE_COUNT] = {0};
   const size_t first[HK_ACCUMULATE_COUNT] = {0};
-  hk_limit limit = {.longest = p->fastest, .any_order = true};
+  hk_limit limit = {.longest = p->fastest, .any_order = hk_job_dp(&p->plans[i].job) > 1};
   hk_status status = HK_OK;
   size_t n = 0, n_made = 0;
   for (int pass = 0; pass < 2; pass++, limit.longest = INT64_MAX) {

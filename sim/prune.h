@@ -10,8 +10,8 @@
  * - plans whose bound is above the fastest that fits: without an overlap their own shares of the
  *   update (hk_bound_shares) after forward and backward (hk_bound_training), with one their busiest
  *   resource or lane (hk_bound_period). Takes those with the smallest bounds first;
- * - plans that lack memory from the beginning, if another one fits; if none does, those of them
- *   that lack more from the beginning than another one at its peak.
+ * - plans that are known to lack memory (hk_forecast_missing), if another one fits; if none does,
+ *   those of them that are known to lack more than another one.
  * `known` is a forecast of another plan, NULL if there is none. forecasts[0 .. *n_made - 1] are the
  * others, each as a whole ranking has it. Room for n. */
 hk_status hk_prune(hk_plan *plans, size_t n, size_t all, const size_t *origin, bool may_wait,
