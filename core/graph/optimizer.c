@@ -16,7 +16,7 @@
 
 /* `thread` of 8bit: measured with 15 threads on 16 cores beside an H100, 6.51 and 7.80 G
  * parameters/s (bench/results/training/formats.md), over 15 x 0.839 G, one thread's of fp32: 0.52
- * and 0.62. Since then the kernels take 3.06 and 3.03 cycles in cache where they took 3.71 and 3.80
+ * and 0.62. Since then the kernels take 2.43 and 2.50 cycles in cache where they took 3.71 and 3.80
  * (Zen 4). */
 static const hk_optimizer_info optimizers[HK_OPTIMIZER_COUNT] = {
     [HK_OPTIMIZER_FP32] = {.name = "fp32",
@@ -60,7 +60,7 @@ static const hk_optimizer_info optimizers[HK_OPTIMIZER_COUNT] = {
                            .master = true,
                            .gradient_reads = 1,
                            .engine = true,
-                           .thread = 0.63},
+                           .thread = 0.79},
     [HK_OPTIMIZER_8BIT_SPLIT] = {.name = "8bit+split",
                                  .meaning = "master weight as the bf16 weight and 16 lower bits, "
                                             "8-bit momentum and variance",
@@ -70,7 +70,7 @@ static const hk_optimizer_info optimizers[HK_OPTIMIZER_COUNT] = {
                                  .weight = true,
                                  .gradient_reads = 1,
                                  .engine = true,
-                                 .thread = 0.78},
+                                 .thread = 0.94},
     [HK_OPTIMIZER_ADAM_BF16] = {.name = "adam-bf16",
                                 .meaning = "bf16 momentum and variance, no master weight",
                                 .source = "torch.optim.AdamW on bf16 weights",

@@ -53,20 +53,24 @@ INLINE vec vec_canonical(vec x) {
   return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
-/* Each lane holds the rounded value in its lower half and 0 in its upper half. */
-INLINE __m256i rounded(vec x) {
+/* Each lane holds the rounded value in its upper half. */
+INLINE uvec rounded(vec x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i lowest = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i sum = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
-  return _mm256_srli_epi32(_mm256_add_epi32(sum, lowest), 16);
+  return (uvec)_mm256_add_epi32(sum, lowest);
+}
+
+/* The instruction packs each half of the register by itself, so that the quarters come out in the
+ * order 0, 2, 1, 3. */
+INLINE uvec uvec_upper_halves(uvec a, uvec b) {
+  const __m256i packed = _mm256_packus_epi32((__m256i)(a >> 16), (__m256i)(b >> 16));
+  return (uvec)_mm256_permute4x64_epi64(packed, 0xd8);
 }
 
 INLINE void store_bf16(uint16_t *w, const vec x[4], bool stream) {
   for (int k = 0; k < 4; k += 2) {
-    /* The instruction packs each half of the register by itself, so that the quarters come out in
-     * the order 0, 2, 1, 3. */
-    const __m256i packed = _mm256_packus_epi32(rounded(x[k]), rounded(x[k + 1]));
-    const __m256i h = _mm256_permute4x64_epi64(packed, 0xd8);
+    const __m256i h = (__m256i)uvec_upper_halves(rounded(x[k]), rounded(x[k + 1]));
     __m256i *to = (__m256i *)(void *)(w + 8 * k);
     if (stream) {
       _mm256_stream_si256(to, h);
@@ -108,7 +112,21 @@ INLINE bool vec_any_nan(vec a, vec b) {
   return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
 }
 
-#define HK_CODE_LANES 1
+INLINE umask vec_all(void) {
+  return (umask)_mm256_set1_epi32(-1);
+}
+
+INLINE umask vec_usual(umask before, const vec x[2], const uvec high[2]) {
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x[0], x[1], _CMP_UNORD_Q));
+  /* The lower halves of high[0] and high[1]. */
+  const __m256i low = _mm256_blend_epi16((__m256i)high[0], (__m256i)(high[1] << 16), 0xaa);
+  const __m256i zero = _mm256_cmpeq_epi16(low, _mm256_setzero_si256());
+  return before & ~(umask)_mm256_or_si256(nan, zero);
+}
+
+INLINE bool vec_any_not(umask x) {
+  return _mm256_testc_si256((__m256i)x, _mm256_set1_epi32(-1)) == 0;
+}
 
 typedef uint16_t hvec __attribute__((vector_size(32)));
 
@@ -143,6 +161,15 @@ INLINE hvec hvec_most_bytes(hvec a, hvec b) {
   return (hvec)_mm256_max_epu8((__m256i)a, (__m256i)b);
 }
 
+INLINE hvec hvec_least_bytes(hvec a, hvec b) {
+  return (hvec)_mm256_min_epu8((__m256i)a, (__m256i)b);
+}
+
+INLINE bool hvec_any_byte_0(hvec a) {
+  const __m256i zero = _mm256_cmpeq_epi8((__m256i)a, _mm256_setzero_si256());
+  return _mm256_testz_si256(zero, zero) == 0;
+}
+
 INLINE bool hvec_any_byte_from(hvec a, int least) {
   const __m256i more = _mm256_subs_epu8((__m256i)a, _mm256_set1_epi8((char)(least - 1)));
   return _mm256_testz_si256(more, more) == 0;
@@ -166,9 +193,8 @@ INLINE uint32_t hvec_largest(hvec x) {
   return 0xffffu & ~(uint32_t)_mm_cvtsi128_si32(_mm_minpos_epu16(~q));
 }
 
-INLINE bool hvec_any_below(hvec a, hvec b) {
-  const __m256i more = _mm256_subs_epu16((__m256i)b, (__m256i)a);
-  return _mm256_testz_si256(more, more) == 0;
+INLINE bool hvec_any_below(hvec a, uint32_t b) {
+  return 0xffffu - hvec_largest(~a) < b;
 }
 
 INLINE uvec uvec_where(umask mask, uvec a, uvec b) {

@@ -11,8 +11,14 @@ typedef __m512 vec;
 typedef uint32_t uvec __attribute__((vector_size(64)));
 enum { LANES = 16, BLOCK = 32 };
 
+/* Where registers are short compilers would make a constant anew each time, from a general register
+ * and by the port that also shuffles. What they do not know they keep in memory. */
+#define KEPT(x) __asm__("" : "+v"(x))
+
 INLINE vec vec_set(float x) {
-  return _mm512_set1_ps(x);
+  vec all = _mm512_set1_ps(x);
+  KEPT(all);
+  return all;
 }
 
 INLINE vec vec_load(const float *p) {
@@ -110,12 +116,31 @@ INLINE bool vec_any_nan(vec a, vec b) {
   return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
 }
 
-#define HK_CODE_LANES 1
+INLINE uvec uvec_upper_halves(uvec a, uvec b) {
+  return (uvec)upper_halves((__m512i)a, (__m512i)b);
+}
+
+INLINE umask vec_all(void) {
+  return 0xffff;
+}
+
+INLINE umask vec_usual(umask before, const vec x[2], const uvec high[2]) {
+  const __m512i lower = _mm512_set1_epi32(0xffff);
+  umask usual = _mm512_mask_cmp_ps_mask(before, x[0], x[1], _CMP_ORD_Q);
+  usual = _mm512_mask_test_epi32_mask(usual, (__m512i)high[0], lower);
+  return _mm512_mask_test_epi32_mask(usual, (__m512i)high[1], lower);
+}
+
+INLINE bool vec_any_not(umask x) {
+  return x != 0xffff;
+}
 
 typedef uint16_t hvec __attribute__((vector_size(64)));
 
 INLINE hvec hvec_set(int x) {
-  return (hvec)_mm512_set1_epi16((short)x);
+  __m512i all = _mm512_set1_epi16((short)x);
+  KEPT(all);
+  return (hvec)all;
 }
 
 INLINE hvec hvec_bytes(const char *at) {
@@ -148,6 +173,14 @@ INLINE hvec hvec_most_bytes(hvec a, hvec b) {
   return (hvec)_mm512_max_epu8((__m512i)a, (__m512i)b);
 }
 
+INLINE hvec hvec_least_bytes(hvec a, hvec b) {
+  return (hvec)_mm512_min_epu8((__m512i)a, (__m512i)b);
+}
+
+INLINE bool hvec_any_byte_0(hvec a) {
+  return _mm512_testn_epi8_mask((__m512i)a, (__m512i)a) != 0;
+}
+
 INLINE bool hvec_any_byte_from(hvec a, int least) {
   return _mm512_cmpge_epu8_mask((__m512i)a, _mm512_set1_epi8((char)least)) != 0;
 }
@@ -171,8 +204,8 @@ INLINE uint32_t hvec_largest(hvec x) {
   return 0xffffu & ~(uint32_t)_mm_cvtsi128_si32(_mm_minpos_epu16(~q));
 }
 
-INLINE bool hvec_any_below(hvec a, hvec b) {
-  return _mm512_cmplt_epu16_mask((__m512i)a, (__m512i)b) != 0;
+INLINE bool hvec_any_below(hvec a, uint32_t b) {
+  return _mm512_cmplt_epu16_mask((__m512i)a, _mm512_set1_epi16((short)b)) != 0;
 }
 
 INLINE uvec uvec_where(umask mask, uvec a, uvec b) {

@@ -79,6 +79,10 @@ INLINE bool vec_any_nan(vec a, vec b) {
   return vminvq_u32(vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))) == 0;
 }
 
+INLINE uvec uvec_upper_halves(uvec a, uvec b) {
+  return vreinterpretq_u32_u16(vuzp2q_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));
+}
+
 INLINE void store_bf16(uint16_t *w, const vec x[8], bool stream) {
   (void)stream;
   for (int k = 0; k < 8; k++) {
@@ -87,6 +91,93 @@ INLINE void store_bf16(uint16_t *w, const vec x[8], bool stream) {
     const uvec sum = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), lowest);
     vst1_u8((uint8_t *)(w + LANES * k), vreinterpret_u8_u16(vmovn_u32(vshrq_n_u32(sum, 16))));
   }
+}
+
+typedef uint16x8_t hvec;
+
+INLINE umask vec_all(void) {
+  return vdupq_n_u32(0xffffffffu);
+}
+
+INLINE umask vec_usual(umask before, const vec x[2], const uvec high[2]) {
+  const uvec lower = vdupq_n_u32(0xffffu);
+  for (int k = 0; k < 2; k++)
+    before = vandq_u32(before, vandq_u32(vceqq_f32(x[k], x[k]), vtstq_u32(high[k], lower)));
+  return before;
+}
+
+INLINE bool vec_any_not(umask x) {
+  return vminvq_u32(x) == 0;
+}
+
+INLINE uvec uvec_where(umask mask, uvec a, uvec b) {
+  return vbslq_u32(mask, a, b);
+}
+
+/* The instruction takes the lowest byte of each lane of `by`. */
+INLINE uvec uvec_shift(uvec x, uvec by) {
+  return vshlq_u32(x, vnegq_s32(vreinterpretq_s32_u32(vminq_u32(by, vdupq_n_u32(32)))));
+}
+
+INLINE uvec uvec_most(uvec a, uvec b) {
+  return vmaxq_u32(a, b);
+}
+
+INLINE hvec hvec_set(int x) {
+  return vdupq_n_u16((uint16_t)x);
+}
+
+INLINE hvec hvec_bytes(const char *at) {
+  return vmovl_u8(vld1_u8((const uint8_t *)at));
+}
+
+INLINE hvec hvec_signed_bytes(const char *at) {
+  return vreinterpretq_u16_s16(vmovl_s8(vld1_s8((const int8_t *)at)));
+}
+
+INLINE void hvec_store_bytes(char *to, hvec a, hvec b, bool stream) {
+  (void)stream;
+  vst1q_u8((uint8_t *)to, vcombine_u8(vmovn_u16(a), vmovn_u16(b)));
+}
+
+INLINE hvec hvec_add_where(hvec a, int bits, hvec b) {
+  return vaddq_u16(a, vandq_u16(vtstq_u16(a, hvec_set(bits)), b));
+}
+
+INLINE hvec hvec_minus(hvec a, hvec b) {
+  return vqsubq_u16(a, b);
+}
+
+INLINE hvec hvec_most(hvec a, hvec b) {
+  return vmaxq_u16(a, b);
+}
+
+INLINE hvec hvec_least(hvec a, hvec b) {
+  return vminq_u16(a, b);
+}
+
+INLINE hvec hvec_most_bytes(hvec a, hvec b) {
+  return vreinterpretq_u16_u8(vmaxq_u8(vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b)));
+}
+
+INLINE hvec hvec_least_bytes(hvec a, hvec b) {
+  return vreinterpretq_u16_u8(vminq_u8(vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b)));
+}
+
+INLINE bool hvec_any_byte_from(hvec a, int least) {
+  return vmaxvq_u8(vreinterpretq_u8_u16(a)) >= least;
+}
+
+INLINE bool hvec_any_byte_0(hvec a) {
+  return vminvq_u8(vreinterpretq_u8_u16(a)) == 0;
+}
+
+INLINE uint32_t hvec_largest(hvec x) {
+  return vmaxvq_u16(x);
+}
+
+INLINE bool hvec_any_below(hvec a, uint32_t b) {
+  return vminvq_u16(a) < b;
 }
 
 #include "engine/adamw/adamw_vector.h"

@@ -18,8 +18,12 @@
  *   vec_unzip(a, b, out)               the even elements of a and b, and the odd ones
  *   vec_zip(a, b, out)                 the opposite
  *   vec_any_nan(a, b)                  whether a lane of a or b is NaN
+ *   uvec_upper_halves(a, b)            the upper halves of the lanes of a, and of b
  *
- * and, for codes of 8 bits (HK_CODE_LANES; without it the reference updates them):
+ * and, for codes of 8 bits:
+ *   vec_all(), vec_any_not(mask)      a mask of all lanes; whether a lane is not in it
+ *   vec_usual(mask, x, high)           mask, without some lane if a lane of x[0] or x[1] is NaN or
+ *                                      the lower half of one of high[0] or high[1] is 0
  *   uvec_where(mask, a, b)             a in these lanes, b in the others
  *   uvec_shift(x, by)                  x >> by, lane by lane; 0 from 32 on
  *   uvec_most(a, b)                    the larger of each lane
@@ -29,10 +33,11 @@
  *   hvec_add_where(a, bits, b)         a, but a + b where a has one of the bits
  *   hvec_minus(a, b)                   a - b, but 0 where a is below b
  *   hvec_most(a, b), hvec_least(a, b)  the larger and the smaller of each lane
- *   hvec_most_bytes(a, b)              the larger of each byte
+ *   hvec_most_bytes(a, b), hvec_least_bytes(a, b)  the larger and the smaller of each byte
  *   hvec_any_byte_from(a, least)       whether a byte is `least` or more
+ *   hvec_any_byte_0(a)                 whether a byte is 0
  *   hvec_largest(x)                    the largest of all
- *   hvec_any_below(a, b)               whether a lane of a is below that of b
+ *   hvec_any_below(a, b)               whether a lane of a is below b
  *
  * Loops go by blocks of 32 elements: 64 bytes of bf16 weights, so that a streaming store fills its
  * cache line. What is left at the end, the reference does. */
@@ -53,6 +58,7 @@ typedef struct {
 
 typedef struct {
   vec scale, decay, rest1, beta2, rest2, root2, eps, size;
+  vec minus_root2, inverse, inverse_low; /* the sum of the last two: 1 / root2 */
 } constants;
 
 /* State before and after: the same arrays in place, or arrays that do not overlap. */
@@ -105,8 +111,11 @@ static inline bool on_line(const void *at) {
 }
 
 INLINE constants constants_of(const hk_adamw_step *s) {
-  return (constants){vec_set(s->scale), vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
-                     vec_set(s->rest2), vec_set(s->root2), vec_set(s->eps),   vec_set(s->size)};
+  const float inverse = 1 / s->root2;
+  const float low = (float)(1 / (double)s->root2 - (double)inverse);
+  return (constants){vec_set(s->scale),  vec_set(s->decay), vec_set(s->rest1), vec_set(s->beta2),
+                     vec_set(s->rest2),  vec_set(s->root2), vec_set(s->eps),   vec_set(s->size),
+                     vec_set(-s->root2), vec_set(inverse),  vec_set(low)};
 }
 
 INLINE void adamw_loop(hk_adamw_tuning tuning, const hk_adamw_step *s, hk_grad_type type, int64_t n,

@@ -156,6 +156,14 @@ void hk_codes_write(hk_state_at at, const uint32_t key[2], int64_t index, int64_
   set_codes(2, at, n, v, key != NULL ? random : NULL);
 }
 
+void hk_code_mend(hk_format format, int64_t n, hk_state_at at, uint16_t *w) {
+  for (int64_t i = 0; i < n; i++) {
+    const float p = read_p(format, at, i);
+    set_p(format, at, i, p);
+    if (w != NULL) set_half((char *)w, i, hk_to_bf16(read_p(format, at, i)));
+  }
+}
+
 /* -- The update -------------------------------------------------------------------------------- */
 
 static float grad_at(hk_grad_type type, const char *grad, int64_t i) {

@@ -271,6 +271,10 @@ int64_t hk_format_first_signed(int64_t n, const float *values);
 void hk_codes_write(hk_state_at at, const uint32_t key[2], int64_t index, int64_t n, const float *m,
                     const float *v);
 
+/* Makes NaN canonical and ties what 8bit keeps in n elements' p, which an update has stored
+ * without, ties rounded up; and in the weights `w` (NULL: none). */
+void hk_code_mend(hk_format format, int64_t n, hk_state_at at, uint16_t *w);
+
 /* The reference of hk_cpu_kernels.update. */
 void hk_update_scalar(hk_format format, const hk_adamw_step *step, hk_grad_type type, int64_t n,
                       hk_state_at from, hk_state_at to, const void *grad, uint16_t *w,

@@ -125,16 +125,33 @@ typedef struct {
   pair p, m, v;
 } state_pair;
 
-/* p, without what the sign of v says. */
+/* p, without what the sign of v says. Not split: the elements in order, one vector after the other,
+ * because arrays of 32 bits would need shuffles. */
 INLINE pair load_p(hk_format format, hk_state_at from) {
-  const bool split = hk_format_is_split(format);
-  upair p = split ? load_halves(from.p) : load_words(from.p);
-  if (split) {
-    const uvec low = load_bits(from.low);
-    p.x[0] += (uvec)((ivec)(low << 16) >> 16);
-    p.x[1] += (uvec)((ivec)low >> 16);
+  if (!hk_format_is_split(format)) {
+    return (pair){{(vec)load_bits(from.p), (vec)load_bits(from.p + 4 * LANES)}};
   }
+  upair p = load_halves(from.p);
+  const uvec low = load_bits(from.low);
+  p.x[0] += (uvec)((ivec)(low << 16) >> 16);
+  p.x[1] += (uvec)((ivec)low >> 16);
   return (pair){{(vec)p.x[0], (vec)p.x[1]}};
+}
+
+/* Stores p and, if `w` is not NULL, weights there, too. `high`: p in the order of load_p, rounded
+ * in the upper halves. */
+INLINE void store_p(hk_format format, hk_state_at to, upair p, upair high, bool stream, char *w,
+                    bool stream_weights) {
+  const bool split = hk_format_is_split(format);
+  if (w != NULL && split) store_halves(w, high, stream_weights);
+  if (w != NULL && !split) store_bits(w, uvec_upper_halves(high.x[0], high.x[1]), stream_weights);
+  if (split) {
+    store_halves(to.p, high, stream);
+    store_lower_halves(to.low, p, stream);
+  } else {
+    store_bits(to.p, p.x[0], stream);
+    store_bits(to.p + 4 * LANES, p.x[1], stream);
+  }
 }
 
 INLINE state_pair load_state(hk_format format, hk_state_at from) {
@@ -165,13 +182,7 @@ INLINE void store_state(hk_format format, hk_state_at to, const state_pair *s, u
     high.x[k] = uvec_add_where(up, p.x[k], uvec_set(0x8000u));
     if (split) v.x[k] = uvec_add_where((umask)~up, v.x[k], uvec_set(0x80000000u));
   }
-  if (w != NULL) store_halves(w, high, stream_weights);
-  if (split) {
-    store_halves(to.p, high, stream);
-    store_lower_halves(to.low, p, stream);
-  } else {
-    store_words(to.p, p, stream);
-  }
+  store_p(format, to, p, high, stream, w, stream_weights);
   if (narrow) {
     store_halves(to.m, m, stream);
     store_halves(to.v, v, stream);
@@ -189,19 +200,20 @@ INLINE void update_moments(const constants *c, vec grad, vec *m, vec *v) {
   *v = vec_fma(c->rest2 * g, g, *v * c->beta2);
 }
 
-/* p after the update; `root`: of v. */
-INLINE vec next_p(const constants *c, vec p, vec m, vec root) {
-  const vec d = root / c->root2 + c->eps;
-  return p * c->decay - c->size * m / d;
+/* p after the update, in the order of load_p; `d`: the denominators. */
+INLINE pair next_p(hk_format format, const constants *c, pair p, pair m, pair d) {
+  pair q = {{c->size * m.x[0] / d.x[0], c->size * m.x[1] / d.x[1]}};
+  if (!hk_format_is_split(format)) vec_zip(q.x[0], q.x[1], q.x);
+  return (pair){{p.x[0] * c->decay - q.x[0], p.x[1] * c->decay - q.x[1]}};
 }
 
-INLINE void update_pair(const constants *c, pair grads, state_pair *s) {
+INLINE void update_pair(hk_format format, const constants *c, pair grads, state_pair *s) {
+  pair d;
   for (int k = 0; k < 2; k++) {
-    vec m = s->m.x[k], v = s->v.x[k];
-    update_moments(c, grads.x[k], &m, &v);
-    s->p.x[k] = next_p(c, s->p.x[k], m, vec_sqrt(v));
-    s->m.x[k] = m, s->v.x[k] = v;
+    update_moments(c, grads.x[k], &s->m.x[k], &s->v.x[k]);
+    d.x[k] = vec_sqrt(s->v.x[k]) / c->root2 + c->eps;
   }
+  s->p = next_p(format, c, s->p, s->m, d);
   /* If m or v is NaN, p is. */
   if (__builtin_expect(vec_any_nan(s->p.x[0], s->p.x[1]), 0)) {
     for (int k = 0; k < 2; k++) {
@@ -212,9 +224,7 @@ INLINE void update_pair(const constants *c, pair grads, state_pair *s) {
   }
 }
 
-#ifdef HK_CODE_LANES
 #include "engine/adamw/codes_vector.h"
-#endif
 
 INLINE void prefetch_p(hk_format format, hk_state_at at, int ahead) {
   const int size = (int)hk_format_size(format, 0);
@@ -256,7 +266,7 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
       const int64_t at = i + k * PAIR;
       const pair grads = load_grads(type, grad + at * size);
       state_pair x = load_state(format, hk_state_at_element(format, from, at));
-      update_pair(&c, grads, &x);
+      update_pair(format, &c, grads, &x);
       const uvec random = hk_format_is_short(format) ? random_words(key, number) : number;
       store_state(format, hk_state_at_element(format, to, at), &x, random, stream,
                   w != NULL ? (char *)(w + at) : NULL, stream_weights);
@@ -270,22 +280,20 @@ INLINE void format_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw
                    index + i);
 }
 
-#ifdef HK_CODE_LANES
 /* The same for blocks of codes. */
 INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
                       hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
                       const char *grad, uint16_t *w, int64_t index) {
-  const code_update u = {.format = format,
-                         .type = type,
-                         .c = constants_of(s),
-                         .step = s,
-                         .stream = streams_to(format, tuning, to),
-                         .stream_weights = tuning.stream_weights && on_line(w)};
+  code_update u = {.format = format,
+                   .type = type,
+                   .c = constants_of(s),
+                   .stream = streams_to(format, tuning, to),
+                   .stream_weights = tuning.stream_weights && on_line(w),
+                   .keeps_v = s->beta2 >= 0x1p-23f && s->rest2 >= 0};
   const int size = (int)hk_grad_size(type);
-  uint32_t key[2];
-  hk_random_key_at(s->key, index, key);
+  const bool vectors = s->root2 > 0;
+  hk_random_key_at(s->key, index, u.key);
   for (int64_t i = 0; i < n; i += HK_CODE_BLOCK) {
-    const int64_t here = n - i < HK_CODE_BLOCK ? n - i : HK_CODE_BLOCK;
     const hk_state_at a = hk_state_at_element(format, from, i),
                       b = hk_state_at_element(format, to, i);
     const char *const g = grad + i * size;
@@ -298,33 +306,27 @@ INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_s
       prefetch(a.m, tuning.ahead / 4, HK_CODE_BLOCK);
       prefetch(a.v, tuning.ahead / 4, HK_CODE_BLOCK);
     }
+    const int64_t here = n - i < HK_CODE_BLOCK ? n - i : HK_CODE_BLOCK;
     const code_block block = {.from = a,
                               .to = b,
                               .grad = g,
                               .w = weights,
-                              .key = key,
                               .before = {(uint8_t)a.windows[0], (uint8_t)a.windows[1]},
-                              .number = uvec_count() + uvec_set(hk_code_number(index + i))};
-    if (here == HK_CODE_BLOCK && update_code_block(&u, block, index + i)) continue;
+                              .number = hk_code_number(index + i)};
+    if (here == HK_CODE_BLOCK && vectors && update_code_block(&u, &block)) continue;
     hk_update_scalar(format, s, type, here, a, b, g, (uint16_t *)(void *)weights, index + i);
   }
   if (u.stream || u.stream_weights) stream_fence(); /* as in adamw_loop */
 }
-#endif
 
-/* The reference does what has no vector code. */
 INLINE void any_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_step *s,
                      hk_grad_type type, int64_t n, hk_state_at from, hk_state_at to,
                      const char *grad, uint16_t *w, int64_t index) {
-  if (!hk_format_is_coded(format)) {
+  if (hk_format_is_coded(format)) {
+    code_loop(format, tuning, s, type, n, from, to, grad, w, index);
+  } else {
     format_loop(format, tuning, s, type, n, from, to, grad, w, index);
-    return;
   }
-#ifdef HK_CODE_LANES
-  code_loop(format, tuning, s, type, n, from, to, grad, w, index);
-#else
-  hk_update_scalar(format, s, type, n, from, to, grad, w, index);
-#endif
 }
 
 /* One loop for each gradient type and format. */
