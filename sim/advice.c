@@ -92,7 +92,7 @@ const char *hk_alternative_text(const hk_alternative *a, char *buffer, size_t si
   if (a->batch != 1) snprintf(batch, sizeof batch, " (%.3g x the batch)", a->batch);
   if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast or more", a->gain);
   snprintf(buffer, size, "%s%s: %s%s tokens/s%s%s (%s)", a->options, batch,
-           a->nvme || a->inputs_moved ? "about " : "",
+           a->closed_form ? "about " : "",
            hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain, rounded,
            a->schedule);
   return buffer;
@@ -113,8 +113,23 @@ static void describe(const search *s, const hk_job *job, hk_overlap overlap,
   write_options(s->job, job, overlap, s->settings->overlap, a->options, sizeof a->options);
 }
 
-/* Ranks a job. `made` is NULL if that is impossible (a model that cannot be split so, say) or
- * beyond the budget; else it says whether the job fits and how fast it is. */
+/* A quick ranking. *ranking has no forecast if that is impossible (a model that cannot be split so,
+ * say) or beyond the budget. */
+static hk_status rank_quickly(search *s, const hk_model *model, const hk_machine *machine,
+                              const hk_job *job, const hk_plan_settings *settings,
+                              hk_ranking_options options, hk_ranking *ranking, hk_error *err) {
+  hk_error problem = {0};
+  *ranking = (hk_ranking){0};
+  if (s->ops_per_step * job->grad_accum > s->budget) return HK_OK;
+  options.quick = true;
+  const hk_status status = hk_rank(model, machine, job, settings, &options, ranking, &problem);
+  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
+  if (status == HK_OK) s->budget -= operations(ranking), s->advice->rankings++;
+  return HK_OK;
+}
+
+/* Ranks a job. `made` is NULL if rank_quickly does not; else it says whether the job fits and how
+ * fast it is. */
 static hk_status rank(search *s, const hk_job *job, const visit **made, hk_error *err) {
   *made = NULL;
   for (int i = 0; i < s->n; i++) {
@@ -122,23 +137,15 @@ static hk_status rank(search *s, const hk_job *job, const visit **made, hk_error
     *made = &s->visited[i];
     return HK_OK;
   }
-  const double cost = s->ops_per_step * job->grad_accum;
   hk_error problem = {0};
-  hk_ranking ranking = {0};
-  if (s->n == MOST_VISITED || cost > s->budget) return HK_OK;
-  if (hk_job_check(job, s->model, &problem) != HK_OK) return HK_OK;
-  hk_ranking_options options = *s->options;
-  options.quick = true;
-  const hk_status status =
-      hk_rank(s->model, s->machine, job, s->settings, &options, &ranking, &problem);
-  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
-  if (status != HK_OK) return HK_OK;
-  s->budget -= operations(&ranking);
+  hk_ranking ranking;
+  if (s->n == MOST_VISITED || hk_job_check(job, s->model, &problem) != HK_OK) return HK_OK;
+  HK_TRY(rank_quickly(s, s->model, s->machine, job, s->settings, *s->options, &ranking, err));
+  if (ranking.n == 0) return HK_OK;
   visit *v = &s->visited[s->n++];
   *v = (visit){.job = *job, .fits = ranking.n_fit > 0};
   describe(s, job, s->settings->overlap, &ranking.forecasts[0], &v->found);
   hk_ranking_free(&ranking);
-  s->advice->rankings++;
   *made = v;
   return HK_OK;
 }
@@ -180,23 +187,16 @@ static hk_status rank_state(search *s, hk_optimizer state, hk_alternative *found
                             hk_error *err) {
   const hk_optimizer now = s->settings->optimizer;
   hk_plan_settings settings = *s->settings;
-  hk_ranking_options options = *s->options;
-  hk_error problem = {0};
-  hk_ranking ranking = {0};
+  hk_ranking ranking;
   *fits = false;
   if (bytes_in_format(state) >= bytes_in_format(now) || !may_hold(s, state)) return HK_OK;
-  if (s->ops_per_step * s->job->grad_accum > s->budget) return HK_OK;
   settings.optimizer = state;
-  options.quick = true;
-  const hk_status status =
-      hk_rank(s->model, s->machine, s->job, &settings, &options, &ranking, &problem);
-  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
-  if (status != HK_OK) return HK_OK;
+  HK_TRY(rank_quickly(s, s->model, s->machine, s->job, &settings, *s->options, &ranking, err));
+  if (ranking.n == 0) return HK_OK;
   *fits = ranking.n_fit > 0;
   describe(s, s->job, s->settings->overlap, &ranking.forecasts[0], found);
   found->rounds = is_rounded(state) && !is_rounded(now);
   snprintf(found->options, sizeof found->options, "--state %s", hk_optimizer_names[state]);
-  s->budget -= operations(&ranking), s->advice->rankings++;
   hk_ranking_free(&ranking);
   return HK_OK;
 }
@@ -221,21 +221,20 @@ static hk_status try_smaller_state(search *s, hk_error *err) {
 /* Adapters of rank 16 beside frozen weights. */
 static hk_status try_adapters(search *s, hk_error *err) {
   const hk_frozen_spec spec = {.rank = LORA_RANK, .bytes = HK_BYTES_BF16};
-  hk_ranking_options options = *s->options;
   hk_error problem = {0};
   hk_ranking ranking = {0};
   hk_model adapted;
-  if (s->model->frozen != NULL || s->model->arch == HK_ARCH_LISTED ||
-      s->ops_per_step * s->job->grad_accum > s->budget)
-    return HK_OK;
+  if (s->model->frozen != NULL || s->model->arch == HK_ARCH_LISTED) return HK_OK;
   HK_TRY(hk_model_from_config(s->model->config, s->model->name, &adapted, err));
-  options.quick = true;
   hk_status status = hk_model_freeze(&adapted, &spec, &problem);
-  if (status == HK_OK)
-    status = hk_rank(&adapted, s->machine, s->job, s->settings, &options, &ranking, &problem);
+  if (status == HK_ENVIRONMENT)
+    status = hk_fail(err, status, "%s", problem.message);
+  else if (status != HK_OK)
+    status = HK_OK;
+  else
+    status = rank_quickly(s, &adapted, s->machine, s->job, s->settings, *s->options, &ranking, err);
   hk_model_free(&adapted);
-  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
-  if (status != HK_OK) return HK_OK;
+  HK_TRY(status);
   if (ranking.n_fit > 0) {
     hk_alternative found;
     describe(s, s->job, s->settings->overlap, &ranking.forecasts[0], &found);
@@ -243,7 +242,6 @@ static hk_status try_adapters(search *s, hk_error *err) {
     snprintf(found.options, sizeof found.options, "--lora %d", LORA_RANK);
     suggest(s, &found, 0);
   }
-  s->budget -= operations(&ranking), s->advice->rankings++;
   hk_ranking_free(&ranking);
   return HK_OK;
 }
@@ -364,13 +362,12 @@ static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) 
   const hk_runtime hocket = HK_RUNTIME_HOCKET;
   hk_plan_settings settings = *s->settings;
   hk_error problem = {0};
-  hk_ranking ranking = {0};
+  hk_ranking ranking;
   const double cost = s->ops_per_step * s->job->grad_accum;
-  if (s->settings->overlap != HK_OVERLAP_NONE || cost > s->budget) return HK_OK;
+  if (s->settings->overlap != HK_OVERLAP_NONE) return HK_OK;
   if (s->options->only_runtime != NULL && *s->options->only_runtime != hocket) return HK_OK;
   if (hk_policy_find(best->plan.policy, &policy, &problem) != HK_OK) return HK_OK;
   hk_ranking_options options = *s->options;
-  options.quick = true;
   options.only_runtime = &hocket;
   const bool all = OVERLAP_OPS * cost <= s->budget;
   if (!all) {
@@ -381,16 +378,12 @@ static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) 
     if (policy->takes & HK_TAKES_RATIO) options.fixed.ratio = best->plan.ratio;
   }
   settings.overlap = HK_OVERLAP_BOTH;
-  const hk_status status =
-      hk_rank(s->model, s->machine, s->job, &settings, &options, &ranking, &problem);
-  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
-  if (status == HK_OK && ranking.n_fit > 0 &&
-      ranking.forecasts[0].tokens_per_s > WORTH_SAYING * best->tokens_per_s) {
+  HK_TRY(rank_quickly(s, s->model, s->machine, s->job, &settings, options, &ranking, err));
+  if (ranking.n_fit > 0 && ranking.forecasts[0].tokens_per_s > WORTH_SAYING * best->tokens_per_s) {
     hk_alternative found;
     describe(s, s->job, HK_OVERLAP_BOTH, &ranking.forecasts[0], &found);
     suggest(s, &found, best->tokens_per_s);
   }
-  if (status == HK_OK) s->budget -= operations(&ranking), s->advice->rankings++;
   hk_ranking_free(&ranking);
   return HK_OK;
 }
@@ -496,35 +489,36 @@ static hk_status try_more_gpus(search *s, const hk_forecast *nearest, hk_error *
   return HK_OK;
 }
 
+/* What a closed form on top of a forecast says. */
+static hk_alternative closed_form(const search *s, const hk_job *job, const hk_forecast *forecast,
+                                  hk_ns iteration) {
+  hk_alternative found;
+  describe(s, job, forecast->plan.overlap, forecast, &found);
+  found.closed_form = true;
+  found.iteration_ns = iteration;
+  found.tokens_per_s = hk_job_tokens(job) * 1e9 / (double)hk_max(1, iteration);
+  return found;
+}
+
 /* Layer inputs in host memory, if the job then fits. */
 static hk_status try_checkpoints(search *s, hk_error *err) {
   hk_job job = *s->job;
-  hk_ranking_options options = *s->options;
-  hk_error problem = {0};
-  hk_ranking ranking = {0};
+  hk_ranking ranking;
   char size[16];
   job.checkpoint_activations = true;
   const hk_bytes moved = hk_checkpoints_moved(s->model, &job);
   const hk_machine roomier = hk_checkpoints_machine(s->machine, &job, moved);
-  if (moved == 0 || s->ops_per_step * job.grad_accum > s->budget) return HK_OK;
-  options.quick = true;
-  const hk_status status =
-      hk_rank(s->model, &roomier, &job, s->settings, &options, &ranking, &problem);
-  if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
-  if (status != HK_OK) return HK_OK;
+  if (moved == 0) return HK_OK;
+  HK_TRY(rank_quickly(s, s->model, &roomier, &job, s->settings, *s->options, &ranking, err));
   if (ranking.n_fit > 0) {
-    const hk_checkpoints c = hk_checkpoints_of(&ranking.forecasts[0], s->machine);
-    hk_alternative found;
-    describe(s, &job, s->settings->overlap, &ranking.forecasts[0], &found);
-    found.inputs_moved = true;
-    found.iteration_ns = c.iteration_ns;
-    found.tokens_per_s = hk_job_tokens(&job) * 1e9 / (double)hk_max(1, c.iteration_ns);
+    const hk_forecast *best = &ranking.forecasts[0];
+    const hk_checkpoints c = hk_checkpoints_of(best, s->machine);
+    hk_alternative found = closed_form(s, &job, best, c.iteration_ns);
     snprintf(found.options, sizeof found.options,
              "recomputation with layer inputs in host memory (Unsloth's), %s a GPU",
              hk_format_bytes(moved, size, sizeof size));
     suggest(s, &found, 0);
   }
-  s->budget -= operations(&ranking), s->advice->rankings++;
   hk_ranking_free(&ranking);
   return HK_OK;
 }
@@ -533,7 +527,6 @@ static hk_status try_checkpoints(search *s, hk_error *err) {
 static hk_status try_nvme(search *s, hk_error *err) {
   const hk_runtime *runtime = s->options->only_runtime;
   const hk_machine *m = s->machine;
-  hk_alternative found;
   hk_forecast forecast;
   hk_error problem = {0};
   hk_nvme nvme;
@@ -547,10 +540,7 @@ static hk_status try_nvme(search *s, hk_error *err) {
   if (status == HK_ENVIRONMENT) return hk_fail(err, status, "%s", problem.message);
   if (status != HK_OK) return HK_OK;
   if (nvme.fits) {
-    describe(s, s->job, HK_OVERLAP_NONE, &forecast, &found);
-    found.nvme = true;
-    found.iteration_ns = nvme.iteration_ns;
-    found.tokens_per_s = (double)hk_job_tokens(s->job) * 1e9 / (double)nvme.iteration_ns;
+    hk_alternative found = closed_form(s, s->job, &forecast, nvme.iteration_ns);
     snprintf(found.options, sizeof found.options, "DeepSpeed with offload_optimizer on nvme");
     snprintf(found.schedule, sizeof found.schedule,
              "%s a node; update %.1f s at %.3g GB/s in, %.3g out: %s",

@@ -26,8 +26,7 @@ typedef struct {
   hk_optimizer state;
   int lora;          /* rank of adapters, if all else is frozen; 0: the job's model */
   bool rounds;       /* that state rounds momentum and variance, and the job's does not */
-  bool inputs_moved; /* layer inputs in host memory: a closed form */
-  bool nvme;         /* all state on the node's drives, under DeepSpeed: a closed form */
+  bool closed_form;  /* what hocket's engine does not run */
   char options[128]; /* what to type: "--micro-batch 4 --grad-accum 2" */
   char schedule[96]; /* title of its best schedule */
   hk_runtime runtime;

@@ -22,7 +22,7 @@ hk_machine hk_checkpoints_machine(const hk_machine *machine, const hk_job *job, 
 }
 
 static hk_ns at_least(hk_ns time, double bytes, double link, double fabric) {
-  return hk_max(time, (hk_ns)fmin(bytes / fmin(link, fabric) * HK_NS_PER_S, 0x1p62));
+  return hk_max(time, hk_ns_of(bytes / fmin(link, fabric)));
 }
 
 hk_checkpoints hk_checkpoints_of(const hk_forecast *f, const hk_machine *m) {

@@ -9,10 +9,6 @@
 #define STORED  (HK_BYTES_STATE + HK_BYTES_FP32) /* 16: state and fp32 gradient */
 #define BUFFERS 3 /* subgroups of a rank: one is read, one updated, one written */
 
-static hk_ns seconds(double s) {
-  return (hk_ns)fmin(s * HK_NS_PER_S, 0x1p62);
-}
-
 hk_nvme hk_nvme_of(const hk_forecast *offload, const hk_machine *m) {
   const hk_plan *plan = &offload->plan;
   const double of_rank = (double)hk_plan_on_route(plan, HK_ROUTE_CPU), ranks = plan->job.gpus;
@@ -21,9 +17,10 @@ hk_nvme hk_nvme_of(const hk_forecast *offload, const hk_machine *m) {
   hk_nvme nvme = {.read = STORED * n, .wrote = HK_BYTES_STATE * n, .stored = STORED * n};
   nvme.host = offload->result.memory.host_peak - (hk_bytes)(STORED * n) + (hk_bytes)buffers;
   nvme.fits = offload->gpu_short == 0 && nvme.host <= offload->result.memory.host_capacity;
-  nvme.backward_ns = hk_max(offload->backward_ns, seconds(HK_BYTES_FP32 * n / m->nvme_write.value));
-  nvme.update_ns = hk_max(offload->update_ns, seconds(nvme.read / m->nvme_read.value +
-                                                      nvme.wrote / m->nvme_write.value));
+  nvme.backward_ns =
+      hk_max(offload->backward_ns, hk_ns_of(HK_BYTES_FP32 * n / m->nvme_write.value));
+  nvme.update_ns = hk_max(offload->update_ns, hk_ns_of(nvme.read / m->nvme_read.value +
+                                                       nvme.wrote / m->nvme_write.value));
   nvme.iteration_ns = offload->iteration_ns + (nvme.backward_ns - offload->backward_ns) +
                       (nvme.update_ns - offload->update_ns);
   return nvme;

@@ -106,8 +106,8 @@ static void check_promises(const world *w) {
     world other = *w;
     const hk_frozen_spec adapters = {.rank = a->lora, .bytes = 2};
     hk_error err = {0};
-    if (a->nvme || a->inputs_moved) {
-      (a->nvme ? check_drives : check_inputs)(w, a);
+    if (a->closed_form) {
+      (strstr(a->options, "nvme") ? check_drives : check_inputs)(w, a);
       continue;
     }
     if (a->lora > 0 &&
@@ -327,7 +327,7 @@ static void test_layer_inputs(void **state) {
   assert_int_equal(w.ranking.n_fit, 0);
   assert_true(w.advice.n > 0);
   const hk_alternative *last = &w.advice.list[w.advice.n - 1];
-  assert_true(last->inputs_moved && last->batch == 1);
+  assert_true(last->closed_form && last->batch == 1);
   assert_non_null(strstr(last->options, "layer inputs in host memory (Unsloth's), 3.75 GiB a GPU"));
   check_promises(&w);
   drop(&w);

@@ -36,6 +36,12 @@ static inline double hk_s(hk_ns t) {
   return (double)t / HK_NS_PER_S;
 }
 
+/* At most 2^62 ns, some 146 years. */
+static inline hk_ns hk_ns_of(double s) {
+  const hk_ns most = INT64_C(1) << 62;
+  return s * HK_NS_PER_S < (double)most ? (hk_ns)(s * HK_NS_PER_S) : most;
+}
+
 /* CLOCK_MONOTONIC: only differences are meaningful; setting the time of day does not change it. */
 hk_ns hk_now(void);
 
