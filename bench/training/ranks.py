@@ -6,7 +6,7 @@ prints a table of milliseconds an iteration and of losses.
     ranks.py [--gpus N] [--size 3g] [--rows ROW,...] [--micro-batch 4] [--iterations 8]
              [--clip natural|never|always] [--budget 460] [--out FILE] [--device cuda]
              [--machine NAME]
-    ranks.py --check [--gpus N] [--device cuda]
+    ranks.py --check [CASE,...] [--gpus N] [--device cuda]
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
 the same on the CPU), hocket (attached, overlap both, gradients in bf16), hocket+gpu_memory=BYTES,
@@ -53,7 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=460)
     parser.add_argument("--out")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--check", nargs="?", const="", metavar="CASE,...")
     parser.add_argument("--machine", help="of the planner's predictions")
     return parser.parse_args()
 
@@ -313,7 +313,10 @@ def check(options: argparse.Namespace) -> int:
     places = (HERE.parent / "python/tests", HERE.parent.parent / "python/tests")
     tests = next(place for place in places if place.exists())
     worker = tests / "ranks_worker.py"
-    names = re.findall(r"^@(?:case|slow)\ndef (\w+)", worker.read_text(), flags=re.M)
+    every = re.findall(r"^@(?:case|slow)\ndef (\w+)", worker.read_text(), flags=re.M)
+    names = options.check.split(",") if options.check else every
+    if not set(names) <= set(every):
+        sys.exit(f"ranks.py: cases of --check are {', '.join(every)}")
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
@@ -359,7 +362,7 @@ def main() -> int:
     if "HOCKET_RANKS_OUT" in os.environ:
         rank_main(options)
         return 0
-    return check(options) if options.check else start_ranks(options)
+    return start_ranks(options) if options.check is None else check(options)
 
 
 if __name__ == "__main__":

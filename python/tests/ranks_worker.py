@@ -54,11 +54,16 @@ def mesh(kind: str = "fsdp"):
 
 
 def in_the_same_order(state, bucket):
-    """Reduces whole gradients as hocket reduces rows: gloo adds ranks in an order that depends on
-    where an element lies."""
+    """Reduces whole gradients as hocket reduces rows: the order in which ranks are added depends on
+    where an element lies, and with NCCL on the collective."""
     grads = bucket.gradients()
     given = hocket.replicas.packed(grads, WORLD).div_(WORLD)
-    dist.all_reduce(given)
+    if DEVICE == "cuda":
+        mine = torch.empty_like(given.view(WORLD, -1)[RANK])
+        dist.reduce_scatter_tensor(mine, given.view(-1))
+        dist.all_gather_into_tensor(given.view(-1), mine)
+    else:
+        dist.all_reduce(given)
     hocket.replicas.unpacked(given, grads)
     future = torch.futures.Future()
     future.set_result(bucket.buffer())
