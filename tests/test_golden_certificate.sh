@@ -69,10 +69,18 @@ ok plan --model llama-2-13b --machine h200-16c --search 1 --json --quiet
 cp out plain-searched.json
 ok plan --model llama-2-13b --machine h200-16c --search 1 --overlap both --json --quiet
 cp out overlapped-searched.json
-"$check" plain-searched.json overlapped-searched.json >checked || fail "not verified: $(cat checked)"
+# Stages of a pipeline: the found plan has them, and simulates as it was found.
+stages=(--model llama-2-13b --machine polaris-a100-4x40gb --pp 2 --nodes 2 --grad-accum 4)
+ok plan "${stages[@]}" --json --quiet
+cp out stages.json
+ok plan "${stages[@]}" --search 0.5 -o stages.plan --json --quiet
+cp out stages-searched.json
+ok simulate stages.plan --machine polaris-a100-4x40gb --json --quiet
+cp out stages-again.json
+"$check" {plain,overlapped,stages}-searched.json >checked || fail "not verified: $(cat checked)"
 python3 - <<'EOF' || fail "--search is not faster, or says nothing of it"
 import json
-for case in "plain", "overlapped":
+for case in "plain", "overlapped", "stages":
     before, found = (json.load(open(f"{case}{end}.json")) for end in ("", "-searched"))
     first = found["schedules"][0]
     # One second finds more than 100 schedules on an idle machine; a loaded one may find no better.
@@ -82,6 +90,8 @@ for case in "plain", "overlapped":
     if found["search"]["evaluated"] >= 100:
         assert first["policy"] == "searched"
         assert first["iteration_ms"] < before["schedules"][0]["iteration_ms"]
+assert found["job"]["pp"] == 2, found["job"]
+assert json.load(open("stages-again.json"))["iteration_ms"] == first["iteration_ms"]
 EOF
 expect 2 "search chooses the routes" plan --model llama-2-13b --machine h200-16c --search 1 --ratio 0.5
 expect 2 "seed starts another search: it needs --search" plan --model llama-2-13b --machine h200-16c \
