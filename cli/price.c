@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 #include "cli/price.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/print/emit.h"
 #include "cli/print/screen.h"
@@ -36,6 +38,11 @@ hk_status hk_price_split(const char *machine, char *name, size_t size, const cha
   double amount;
   bool per_gpu;
   const bool priced = sign && hk_price_parse(sign + 1, &amount, &per_gpu);
+  if (sign && !priced && isdigit((unsigned char)sign[1]) && access(machine, F_OK) != 0)
+    return hk_fail(err, HK_INPUT,
+                   "option '--machine': expected a price such as %.*s=2.5/h (of a node) or "
+                   "%.*s=2.5/gpu/h, got '%.60s'",
+                   (int)(sign - machine), machine, (int)(sign - machine), machine, sign + 1);
   const size_t length = priced ? (size_t)(sign - machine) : strlen(machine);
   *price = priced ? sign + 1 : "";
   if (length >= size)

@@ -30,7 +30,7 @@ static hk_status load_machines(hk_sweep_bench *b, hk_error *err) {
   if (!b->machines) return hk_fail_memory(err, axis->n * sizeof *b->machines, "machines");
   for (; b->n_machines < axis->n; b->n_machines++)
     if (load_machine(axis->texts[b->n_machines], &b->machines[b->n_machines], err) != HK_OK)
-      return hk_fail_prefix(err, "key 'machine'");
+      return hk_sweep_fail_axis(axis, err);
   return HK_OK;
 }
 
@@ -58,9 +58,13 @@ static hk_status load_models(hk_sweep_bench *b, hk_error *err) {
   if (n > 10000) return hk_fail(err, HK_INPUT, "%zu models, more than 10000", n);
   b->models = calloc(n, sizeof *b->models);
   if (!b->models) return hk_fail_memory(err, n * sizeof *b->models, "models");
-  for (; b->n_models < n; b->n_models++)
-    HK_TRY(load_model(b->spec, (int64_t)b->n_models * hk_sweep_model_step(b->spec),
-                      &b->models[b->n_models], err));
+  const hk_sweep_axis *axis = hk_sweep_axis_of(b->spec, HK_OPT_MODEL);
+  for (; b->n_models < n; b->n_models++) {
+    const int64_t id = (int64_t)b->n_models * hk_sweep_model_step(b->spec);
+    const hk_status status = load_model(b->spec, id, &b->models[b->n_models], err);
+    if (status != HK_OK)
+      return axis && b->spec->n_model == 1 ? hk_sweep_fail_axis(axis, err) : status;
+  }
   return HK_OK;
 }
 

@@ -217,14 +217,15 @@ static hk_status name_axis(hk_sweep_axis *axis, const char *key, bool quantity, 
   return quantity ? HK_OK : hk_args_find(key, KEYS, &axis->id, err);
 }
 
-static hk_status add_axis(hk_sweep_spec *spec, const char *key, bool quantity, const cJSON *value,
+static hk_status add_axis(hk_sweep_spec *spec, bool quantity, const cJSON *value, int line,
                           hk_error *err) {
   hk_sweep_axis axis;
-  HK_TRY(name_axis(&axis, key, quantity, err));
-  const hk_status status = add_values(&axis, value, err);
+  hk_status status = name_axis(&axis, value->string, quantity, err);
+  axis.line = line;
+  if (status == HK_OK) status = add_values(&axis, value, err);
   if (status == HK_OK) return place(spec, &axis, err);
   hk_sweep_axis_free(&axis);
-  return status;
+  return hk_fail_prefix(err, "line %d, key '%.80s'", line, value->string);
 }
 
 hk_status hk_sweep_axis_again(hk_sweep_spec *spec, const cJSON *item, hk_error *err) {
@@ -267,29 +268,25 @@ static int line_of(const char *text, const char *parent, const char *key) {
   return 0;
 }
 
-static hk_status add_quantities(hk_sweep_spec *spec, const char *path, const char *text,
-                                const cJSON *set, hk_error *err) {
+static hk_status add_quantities(hk_sweep_spec *spec, const char *text, const cJSON *set,
+                                hk_error *err) {
   const cJSON *item;
   if (!cJSON_IsObject(set))
     return hk_fail(err, HK_INPUT,
-                   "%s: line %d, key 'set': expected an object such as {\"dram*\": [1, 2]}", path,
+                   "line %d, key 'set': expected an object such as {\"dram*\": [1, 2]}",
                    line_of(text, NULL, "set"));
-  cJSON_ArrayForEach(
-      item, set) if (add_axis(spec, item->string, true, item, err) !=
-                     HK_OK) return hk_fail_prefix(err, "%s: line %d, key '%.80s'", path,
-                                                  line_of(text, "set", item->string), item->string);
+  cJSON_ArrayForEach(item, set)
+      HK_TRY(add_axis(spec, true, item, line_of(text, "set", item->string), err));
   return HK_OK;
 }
 
-static hk_status add_keys(hk_sweep_spec *spec, const char *path, const char *text,
-                          const cJSON *root, hk_error *err) {
+static hk_status add_keys(hk_sweep_spec *spec, const char *text, const cJSON *root, hk_error *err) {
   const cJSON *item;
   cJSON_ArrayForEach(item, root) {
     if (strcmp(item->string, "set") == 0)
-      HK_TRY(add_quantities(spec, path, text, item, err));
-    else if (add_axis(spec, item->string, false, item, err) != HK_OK)
-      return hk_fail_prefix(err, "%s: line %d, key '%.80s'", path,
-                            line_of(text, NULL, item->string), item->string);
+      HK_TRY(add_quantities(spec, text, item, err));
+    else
+      HK_TRY(add_axis(spec, false, item, line_of(text, NULL, item->string), err));
   }
   return HK_OK;
 }
@@ -343,7 +340,8 @@ hk_status hk_sweep_axes_read(const hk_args *args, const char *path, hk_sweep_spe
   if (hk_infile_read(path, what, MOST_TEXT, &text, &length, err) != HK_OK)
     return hk_fail_prefix(err, "%s", path);
   hk_status status = hk_json_parse(text, length, path, &root, err);
-  if (status == HK_OK) status = add_keys(spec, path, text, root, err);
+  if (status == HK_OK && add_keys(spec, text, root, err) != HK_OK)
+    status = hk_fail_prefix(err, "%s", path);
   cJSON_Delete(root);
   free(text);
   for (int i = 0; i < args->n_sets && status == HK_OK; i++)

@@ -248,6 +248,7 @@ static hk_status run_spec(const hk_args *args, const char *path, hk_sweep_databa
   char *text = NULL, hash[17];
   HK_TRY(read_shard(args->shard, &j.shard, &j.shards, err));
   hk_status status = hk_sweep_bench_open(&database->spec, &j.bench, err);
+  if (status == HK_INPUT) status = hk_fail_prefix(err, "%s", args->operands[0]);
   if (status == HK_OK) status = hk_sweep_bench_hash(&j.bench, hash, err);
   if (status == HK_OK) status = hk_sweep_spec_text(&database->spec, &text, err);
   if (status == HK_OK) status = hk_lock_sweep(path, err);

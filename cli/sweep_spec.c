@@ -69,6 +69,11 @@ const hk_sweep_axis *hk_sweep_axis_of(const hk_sweep_spec *spec, hk_option_id id
   return NULL;
 }
 
+hk_status hk_sweep_fail_axis(const hk_sweep_axis *axis, hk_error *err) {
+  if (axis->line == 0) return hk_fail_prefix(err, "key '%s'", axis->name);
+  return hk_fail_prefix(err, "line %d, key '%s'", axis->line, axis->name);
+}
+
 const char *hk_sweep_product(const hk_sweep_spec *spec, char *buffer, size_t size) {
   size_t used = 0;
   *buffer = '\0';

@@ -33,6 +33,7 @@ typedef struct {
   char name[112];  /* of the option, or "set.KEY" */
   hk_option_id id; /* HK_OPT_SET: of a quantity */
   hk_cell_type type;
+  int line;     /* of SPEC; 0: from --set or a database */
   char **texts; /* [n]; a quantity's have the form of --set */
   hk_cell *cells;
   size_t n, text_room, cell_room;
@@ -74,6 +75,8 @@ int64_t hk_sweep_models(const hk_sweep_spec *spec);
 int64_t hk_sweep_model_step(const hk_sweep_spec *spec);
 /* The axis of an option; NULL: not given. */
 const hk_sweep_axis *hk_sweep_axis_of(const hk_sweep_spec *spec, hk_option_id id);
+/* Says in an error of one of the axis's values where it comes from. */
+hk_status hk_sweep_fail_axis(const hk_sweep_axis *axis, hk_error *err);
 /* "a 2 x b 3": the axes with more than one value. Returns `buffer`. */
 const char *hk_sweep_product(const hk_sweep_spec *spec, char *buffer, size_t size);
 

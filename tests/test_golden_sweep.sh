@@ -187,12 +187,14 @@ refuse "line 3, key 'seq': a range with a factor begins above 0" \
 refuse "line 3, key 'ratio': more than 10000 values" \
   "$good\"ratio\": {\"from\": 0, \"to\": 1, \"step\": 0.00001}}"
 refuse "key 'machine' is needed" '{"model": "tiny.json"}'
-refuse "key 'machine': .*h200-17c" '{"model": "tiny.json", "machine": "h200-17c"}'
-refuse "lama-2-7b.*did you mean 'llama-2-7b'" '{"model": "lama-2-7b", "machine": "h200-16c"}'
+refuse "bad.json: line 2, key 'machine': .*h200-17c" '{"model": "tiny.json",\n"machine": "h200-17c"}'
+refuse "bad.json: line 1, key 'model': .*lama-2-7b.*did you mean 'llama-2-7b'" '{"model": "lama-2-7b", "machine": "h200-16c"}'
 refuse "bad.json: line 2, column" '{\n"a": }'
 refuse "there is no such key|no such key; did you mean 'micro-batch'" "$good\"tp\": 1}" \
   --set micro-bach=1,2
 refuse "--set gpus=0: option '--gpus'" "$good\"tp\": 1}" --set gpus=0
+refuse "bad.json: key 'machine': option '--machine': expected a price such as h200-16c=2.5/h" \
+  "$good\"tp\": 1}" --set machine=h200-16c=2
 refuse "expected KEY=VALUE,VALUE" "$good\"tp\": 1}" --set gpus
 refuse "expected I/N with I from 1 to N" "$good\"tp\": 1}" --shard 5/4
 expect 2 "missing.json.*No such file" sweep missing.json
