@@ -230,7 +230,9 @@ static hk_status climb_all(hill *h, hk_ns bound, hk_search_progress *p, hk_error
                               .gap = (double)h->best.mean / (double)hk_max(1, bound) - 1};
     if (h->options->progress != NULL && round % 16 == 0)
       h->options->progress(h->options->context, p);
-    if (p->seconds >= h->options->seconds || round - gained >= STALE || p->gap <= ENOUGH) break;
+    const bool stopped = h->options->stop != NULL && *h->options->stop != 0;
+    if (stopped || p->seconds >= h->options->seconds || round - gained >= STALE || p->gap <= ENOUGH)
+      break;
   }
   return HK_OK;
 }

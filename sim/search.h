@@ -9,6 +9,8 @@
 #ifndef HK_SIM_SEARCH_H
 #define HK_SIM_SEARCH_H
 
+#include <signal.h>
+
 #include "sim/certificate.h"
 
 typedef struct {
@@ -26,6 +28,7 @@ typedef struct {
   const hk_bytes *gpu_state;                                           /* likewise */
   void (*progress)(void *context, const hk_search_progress *progress); /* NULL: none */
   void *context;
+  const volatile sig_atomic_t *stop; /* ends the search at a round once it is set; NULL: never */
 } hk_search_options;
 
 /* Improves `start`, which fits and is of runtime hocket. *found is zeroed if nothing is faster;

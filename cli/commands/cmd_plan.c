@@ -8,6 +8,7 @@
 #include "cli/baseline.h"
 #include "cli/command.h"
 #include "cli/compare.h"
+#include "cli/interrupt.h"
 #include "cli/largest.h"
 #include "cli/price.h"
 #include "cli/print/emit.h"
@@ -372,7 +373,8 @@ static void show_search(void *context, const hk_search_progress *now) {
 }
 
 /* --search: from the fastest schedule of runtime hocket. */
-static hk_status search(const hk_args *args, hk_planning *p, hk_error *err) {
+static hk_status search(const hk_args *args, hk_planning *p, const volatile sig_atomic_t *stop,
+                        hk_error *err) {
   hk_ranking *ranking = &p->ranking;
   const hk_plan_settings *settings = &p->setup.settings;
   const hk_option_set fixed = HK_OPTION(POLICY) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |
@@ -390,7 +392,8 @@ static hk_status search(const hk_args *args, hk_planning *p, hk_error *err) {
                                      .clip_share = settings->clip_share,
                                      .gpu_state = settings->gpu_state,
                                      .progress = watched ? show_search : NULL,
-                                     .context = (void *)(uintptr_t)args};
+                                     .context = (void *)(uintptr_t)args,
+                                     .stop = stop};
   const hk_forecast *start = ranking->forecasts;
   while (start < ranking->forecasts + ranking->n_fit && start->plan.runtime != HK_RUNTIME_HOCKET)
     start++;
@@ -398,6 +401,8 @@ static hk_status search(const hk_args *args, hk_planning *p, hk_error *err) {
   hk_forecast found;
   hk_status status = hk_search(start, &p->setup.machine, &options, &found, &p->searched, err);
   if (watched) hk_screen_progress_end();
+  if (status == HK_OK && *stop != 0 && !args->quiet)
+    fprintf(stderr, "hocket plan: interrupted: the best of %.1f s\n", p->searched.seconds);
   if (status == HK_OK && found.feasible)
     status = hk_held_add(&found, settings->clip_share, &p->setup.machine, err);
   if (status == HK_OK && found.feasible &&
@@ -414,9 +419,11 @@ static hk_status rank(const hk_args *args, hk_planning *p, hk_error *err) {
       .only_runtime = args->given & HK_OPTION(RUNTIME) ? &setup->runtime : NULL,
       .fixed = setup->options,
   };
+  const volatile sig_atomic_t *stop = NULL;
+  if (args->search > 0) stop = hk_interrupt_catch();
   HK_TRY(hk_rank(&setup->model, &setup->machine, &setup->job, &setup->settings, &options,
                  &p->ranking, err));
-  HK_TRY(search(args, p, err));
+  HK_TRY(search(args, p, stop, err));
   return advise(args, &options, p, err);
 }
 
