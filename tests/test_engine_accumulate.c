@@ -220,7 +220,7 @@ static void a_promised_number_is_expected(void **unused) {
  * discarded. */
 static void disorder_is_exact(void **unused) {
   (void)unused;
-  const uint64_t cases = case_count((case_counts){.release = 20, .address = 8, .thread = 2},
+  const uint64_t cases = case_count((case_counts){.release = 10, .address = 4, .thread = 1},
                                     (case_counts){.release = 200, .address = 60, .thread = 15});
   for (uint64_t number = 0; number < cases; number++) {
     hk_error err = {0};

@@ -50,7 +50,7 @@ static void make_clipped(world *w, plan_blocks kind, bool mixed) {
 }
 
 static uint64_t cases(void) {
-  return case_count((case_counts){.release = 40, .address = 12, .thread = 6},
+  return case_count((case_counts){.release = 20, .address = 8, .thread = 6},
                     (case_counts){.release = 160, .address = 50, .thread = 20});
 }
 

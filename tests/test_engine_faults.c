@@ -8,14 +8,14 @@
 
 #include "tests/fixture_faults.h"
 
-/* Number of plans; every APART-th fault. ThreadSanitizer is slow: it injects every fault only
- * in a full run (scripts/test --full). */
+/* Number of plans; every APART-th fault. The sanitizers are slow: they inject every fault only in
+ * a full run (scripts/test --full). */
 #ifdef __SANITIZE_THREAD__
 #define PLANS 1
-#define APART (is_full_run() ? 1 : 4)
+#define APART (is_full_run() ? 1 : 7)
 #else
 #define PLANS 3
-#define APART 1
+#define APART (is_full_run() ? 1 : 3)
 #endif
 
 static const hk_engine_options unpinned = {.no_pin_threads = true};

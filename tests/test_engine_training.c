@@ -31,7 +31,7 @@ static void iterate(world *w, int disorder) {
 }
 
 static uint64_t cases(void) {
-  return case_count((case_counts){.release = 40, .address = 8, .thread = 2},
+  return case_count((case_counts){.release = 20, .address = 5, .thread = 2},
                     (case_counts){.release = 200, .address = 60, .thread = 20});
 }
 
@@ -39,7 +39,8 @@ static void run_case(uint64_t number, int disorder, hk_format format) {
   world w = {.r = {number * 7919 + 13}, .format = format, .seed = number};
   make_model(&w);
   make_engine(&w, NULL);
-  for (int i = 0; i < 12; i++) iterate(&w, disorder);
+  const uint64_t steps = case_count((case_counts){12, 12, 6}, (case_counts){12, 12, 12});
+  for (uint64_t i = 0; i < steps; i++) iterate(&w, disorder);
   assert_state(&w);
   unmake(&w);
 }

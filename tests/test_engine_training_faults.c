@@ -256,7 +256,7 @@ static void fail_everywhere(hk_overlap overlap, size_t routes) {
   n_routes = routes;
   snprintf(s.path, sizeof s.path, "training-faults-%d-%d.ck", (int)getpid(), (int)overlap);
   /* The optimized build fails each call; the sanitizers, which are slow, may leave calls out. */
-  const int64_t apart = (int64_t)case_count((case_counts){.release = 1, .address = 5, .thread = 7},
+  const int64_t apart = (int64_t)case_count((case_counts){.release = 1, .address = 9, .thread = 7},
                                             (case_counts){.release = 1, .address = 1, .thread = 7});
   fail_each(faults, sizeof faults / sizeof *faults, apart, fail_nth, &s);
   tally_add(&seen, &s.seen);

@@ -12,16 +12,17 @@
 # Scripts that run the program many times: under ASan they take three to five times as long. There
 # the readers' code runs in the fuzz targets' corpora, the rest in the unit tests.
 set(SCRIPTS golden_bad_input golden_certificate golden_cli_help golden_completion golden_config
-            golden_deterministic golden_estimate golden_fit golden_import golden_largest golden_machine_store
+            golden_deterministic golden_escapes golden_estimate golden_fit golden_import golden_largest golden_machine_store
             golden_machines golden_overlap golden_price golden_questions golden_readme golden_report
             golden_report_browser golden_screen
-            golden_set golden_sweep golden_timeline golden_trace_store)
+            golden_set golden_sweep golden_timeline golden_trace_store unit_readme_check)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
-# unit_hardening checks flags that only the release build has. Of unit_advice, unit_json and
+# unit_hardening and unit_layers look at the program, which asan by default does not build, and at
+# flags that only the release build has. Of unit_advice, unit_json and
 # unit_policy the sanitizers have a part (is_sanitized).
 set(NEEDS_RELEASE ${SCRIPTS} golden_endless golden_hand_grid golden_installed golden_megatron golden_parts
                   golden_published golden_ranking property_monotone unit_advice unit_fit
-                  unit_hardening unit_import_deepspeed unit_json unit_overlap_search unit_policy
+                  unit_hardening unit_import_deepspeed unit_json unit_layers unit_overlap_search unit_policy
                   unit_profile_fit unit_profile_nodes unit_ratio unit_replay_inputs unit_search)
 if(HOCKET_REFEREE)
   list(APPEND NEEDS_RELEASE golden_simgrid)
@@ -38,7 +39,7 @@ set(NOT_IN_RELEASE engine_checkpoint engine_checkpoint_kills engine_checkpoint_t
 set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_formats
                  engine_formats_bias engine_run engine_training_orders engine_validate_cli golden_endless
                  golden_hand_grid golden_megatron golden_published property_monotone unit_fit
-                 unit_import_deepspeed unit_overlap_search unit_profile_fit
+                 unit_hardening unit_import_deepspeed unit_layers unit_overlap_search unit_profile_fit
                  unit_profile_nodes unit_ratio unit_replay_inputs unit_search)
 # ThreadSanitizer's runtime must be linked into the program, not into a library that another program
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
@@ -113,8 +114,11 @@ endfunction()
 
 foreach(label release asan tsan release_full asan_full tsan_full)
   add_custom_target(tests_${label})
-  if(NOT label STREQUAL "tsan") # no script, and the library is linked into the tests
-    add_dependencies(tests_${label} hocket libhocket)
+  if(NOT label MATCHES "^[at]san$") # no script that runs the program
+    add_dependencies(tests_${label} hocket)
+  endif()
+  if(NOT label STREQUAL "tsan") # there the library is linked into the tests
+    add_dependencies(tests_${label} libhocket)
   endif()
 endforeach()
 if(TARGET hocket_faults)

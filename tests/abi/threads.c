@@ -188,6 +188,8 @@ static void onlookers(int overlap) {
 /* Parameters whose step takes milliseconds. ThreadSanitizer makes it ten times as long. */
 #ifdef __SANITIZE_THREAD__
 enum { LONG_STEP = 300000 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { LONG_STEP = 1000000 };
 #else
 enum { LONG_STEP = 3000000 };
 #endif
