@@ -198,6 +198,23 @@ static hk_bytes on_gpu(const hk_plan *plan) {
   return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
 }
 
+/* A stopped search ends with the round that runs. */
+static void stops(void **state) {
+  (void)state;
+  instance of = make_instance(3, HK_OVERLAP_NONE);
+  hk_error err = {0};
+  hk_search_progress end;
+  hk_forecast start = forecast_of(&of.plan, &of.machine), found;
+  for (sig_atomic_t stop = 0; stop < 2; stop++) {
+    const hk_search_options options = {.seconds = 1e9, .rounds = 5, .seed = 5, .stop = &stop};
+    must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
+    assert_int_equal(end.evaluated, stop ? 4 : 5 * 4);
+    hk_forecast_free(&found);
+  }
+  hk_forecast_free(&start);
+  hk_plan_free(&of.plan);
+}
+
 /* State on the GPU up to the limit, although more fits and is faster. */
 static void keeps_the_limit(void **state) {
   (void)state;
@@ -317,10 +334,15 @@ static void a_broken_invariant_ends_it(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_optimum),     cmocka_unit_test(finds_the_optimum_with_an_overlap),
-      cmocka_unit_test(any_number_of_threads), cmocka_unit_test(found_plans_pass_their_check),
-      cmocka_unit_test(keeps_the_limit),       cmocka_unit_test(keeps_the_limits_of_an_overlap),
-      cmocka_unit_test(work_that_piles_up),    cmocka_unit_test(a_broken_invariant_ends_it),
+      cmocka_unit_test(finds_the_optimum),
+      cmocka_unit_test(finds_the_optimum_with_an_overlap),
+      cmocka_unit_test(any_number_of_threads),
+      cmocka_unit_test(found_plans_pass_their_check),
+      cmocka_unit_test(stops),
+      cmocka_unit_test(keeps_the_limit),
+      cmocka_unit_test(keeps_the_limits_of_an_overlap),
+      cmocka_unit_test(work_that_piles_up),
+      cmocka_unit_test(a_broken_invariant_ends_it),
   };
   omp_set_num_threads(1); /* simulations as short as these are slower with several */
   return cmocka_run_group_tests(tests, NULL, NULL);
