@@ -224,7 +224,7 @@ def drop_in():
     exact()
 
 
-@case
+@slow
 def drop_in_clips():
     opt, _, _ = exact(max_norm=2.0)
     assert opt.last_step.grad_scale < 1
@@ -336,7 +336,7 @@ def accumulation():
         exact(overlap=overlap, training={"micro": 2, "sync_each": sync_each, "steps": 3})
 
 
-@case
+@slow
 def attached_clipping_by_torch():
     opt, model, reference = start(overlap="forward")
     train(opt, model, reference, steps=3, clip=2.0)
@@ -480,7 +480,7 @@ def ddp_otherwise():
     compare_scales(opt, model, weight)
 
 
-@case
+@slow
 def ddp_resumes():
     """State goes through torch.distributed.checkpoint and through a state_dict, also to FSDP2."""
     opt, model, reference = start(kind="ddp", max_norm=2.0, overlap="both")

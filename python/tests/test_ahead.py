@@ -390,7 +390,7 @@ def test_optimizer_hooks_and_a_step_from_another_thread(overlap):
 
 # -- Orders ---------------------------------------------------------------------------------------
 
-ORDERS = 200 if os.environ.get("HOCKET_TEST_FULL") else 20
+ORDERS = 200 if os.environ.get("HOCKET_TEST_FULL") else 12
 
 
 def test_random_delays_at_every_hand_over_and_random_loops(monkeypatch):

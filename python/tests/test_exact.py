@@ -60,7 +60,12 @@ CASES = {
 
 @pytest.mark.parametrize(
     "case,policy,attached,overlap",
-    spread(lambda case, policy, way: case == (policy + way) % 4, list(CASES), list(POLICIES), WAYS),
+    spread(
+        lambda case, policy, way: case == (policy + way) % 4 and (policy // 2 + way) % 2 == 0,
+        list(CASES),
+        list(POLICIES),
+        WAYS,
+    ),
 )
 def test_every_policy(case, policy, attached, overlap, tmp_path):
     plan = plan_file(make(CASES[case].model), POLICIES[policy], tmp_path)

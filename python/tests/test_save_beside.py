@@ -240,6 +240,7 @@ opt.finish_save()
     assert steps == "2" and (tmp_path / "state").exists()
 
 
+@pytest.mark.full  # a process of its own: three seconds to import torch
 def test_the_file_is_written_although_optimizer_and_program_end(tmp_path):
     program = f"""
 import sys; sys.path[:0] = {sys.path!r}

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -72,6 +74,7 @@ CASES = [
 ]
 
 
+@pytest.mark.full  # a process of its own: three seconds to import torch
 def test_the_default_team_follows_the_quota_of_the_control_group(tmp_path):
     source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
     source.write_text(SHIM)

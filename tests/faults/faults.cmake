@@ -10,7 +10,7 @@ if(NOT HOCKET_SANITIZE AND NOT HOCKET_COVERAGE)
   foreach(what slice kills)
     set(script faults --slice)
     if(what STREQUAL "kills")
-      set(script kills)
+      set(script kills --kills 14) # two of each command
     endif()
     list(TRANSFORM script PREPEND ${PROJECT_SOURCE_DIR}/scripts/ AT 0)
     set(name test_faults_${what})
