@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the engine's files: engine.c creates and destroys engines, engine_memory.c computes
- * sizes and places, actions*.c execute operations, pace.c spreads them over time, step.c ends
- * steps, access/ reads and writes state. */
+ * sizes and places, actions*.c execute operations, step.c ends steps, access/ reads and writes
+ * state. */
 #ifndef HK_ENGINE_PRIVATE_H
 #define HK_ENGINE_PRIVATE_H
 
@@ -57,9 +57,6 @@ struct hk_engine {
   hk_executor *executor;
   hk_stream *stream; /* for operations outside the graph */
   int32_t *buffer;   /* [op] number of the staging buffer that it uses */
-  /* When the next part may begin, so that the plan's limits (hk_pace) hold. paced_in is shared by
-   * two lanes, the others belong to one thread each. */
-  _Atomic hk_ns paced_in, paced_out, paced_cpu;
 
   hk_host_layout host;
   hk_arena arena;
@@ -89,23 +86,6 @@ void hk_engine_update_on_cpu(hk_engine *engine, const hk_op *op, const hk_adamw_
 void hk_engine_add_note(hk_engine *engine, const char *note);
 /* HK_ENVIRONMENT if the engine has failed and takes no further steps. */
 hk_status hk_engine_refuse_failed(const hk_engine *engine, hk_error *err);
-
-/* -- Limits of the plan (pace.c) --------------------------------------------------------------- */
-
-/* Sleeps until `time` (hk_now), or until the executor's run is stopped. */
-void hk_engine_sleep_until(const hk_engine *engine, hk_ns time);
-/* Reserves the time for work of `amount` at `rate` a second: returns when it may begin, now or when
- * the work reserved before it is over at that rate. *next: when the work after it may begin. */
-hk_ns hk_engine_reserve(_Atomic hk_ns *next, double rate, int64_t amount);
-/* Before `bytes` to the device (`in`) or of state from it are queued: sleeps until the plan's limit
- * allows them. */
-void hk_engine_pace(hk_engine *engine, hk_bytes bytes, bool in);
-/* Bytes of a part of a copy, with pauses between parts; without a limit INT64_MAX. A multiple of
- * 64. */
-hk_bytes hk_engine_paced_part(const hk_engine *engine, bool in);
-/* Queues a copy in such parts. */
-hk_status hk_engine_copy_paced(hk_engine *engine, hk_stream *stream, void *to, const void *from,
-                               hk_bytes bytes, bool in, hk_error *err);
 
 /* -- Addresses (addresses.c) ------------------------------------------------------------------- */
 

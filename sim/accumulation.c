@@ -22,19 +22,36 @@ hk_status hk_accumulation_candidates(hk_plan *plans, size_t n, const hk_plan_set
   return HK_OK;
 }
 
+static void note(hk_forecast *in, const hk_forecast *f) {
+  const hk_accumulate how = hk_plan_accumulates(&f->plan);
+  in->sums[how].tried = true;
+  in->sums[how].fits = f->feasible;
+  in->sums[how].iteration_ns = f->iteration_ns;
+  in->sums[how].gpu_short = f->gpu_short;
+  in->sums[how].host_short = f->host_short;
+}
+
+hk_status hk_accumulation_compare(hk_forecast *best, const hk_machine *machine, hk_error *err) {
+  for (int a = 0; a < HK_ACCUMULATE_COUNT; a++) {
+    hk_plan plan;
+    hk_forecast f;
+    HK_TRY(hk_plan_copy(&best->plan, &plan, err));
+    plan.accumulate = (hk_accumulate)a;
+    HK_TRY(hk_forecast_make(&plan, machine, NULL, &f, err));
+    note(best, &f);
+    hk_forecast_free(&f);
+  }
+  return HK_OK;
+}
+
 void hk_accumulation_keep_best(hk_forecast *forecasts, size_t n, size_t all, const size_t *origin,
                                int (*compare)(const void *, const void *)) {
   for (size_t i = 0; i < all; i++) {
     hk_forecast *first = &forecasts[origin[i]], *f = &forecasts[i];
-    const hk_accumulate how = hk_plan_accumulates(&f->plan);
     const bool better = i >= n && compare(f, first) < 0;
     __typeof__(f->sums) sums;
+    note(first, f);
     memcpy(sums, first->sums, sizeof sums);
-    sums[how].tried = true;
-    sums[how].fits = f->feasible;
-    sums[how].iteration_ns = f->iteration_ns;
-    sums[how].gpu_short = f->gpu_short;
-    sums[how].host_short = f->host_short;
     if (better) {
       hk_forecast_free(first);
       *first = *f;

@@ -16,6 +16,8 @@ hk_status hk_accumulation_candidates(hk_plan *plans, size_t n, const hk_plan_set
  * of all of them in hk_forecast.sums. Frees the others. */
 void hk_accumulation_keep_best(hk_forecast *forecasts, size_t n, size_t all, const size_t *origin,
                                int (*compare)(const void *, const void *));
+/* Simulates the plan of *best, which fits, with every way, and puts the results into its sums. */
+hk_status hk_accumulation_compare(hk_forecast *best, const hk_machine *machine, hk_error *err);
 /* "Gradients of 8 micro-steps are summed in host memory, ...; on the GPU: 3.2 GiB of GPU memory are
  * missing." Empty if only one way was tried. Returns `text`. */
 const char *hk_accumulation_reason(const hk_forecast *best, char *text, size_t size);

@@ -106,7 +106,7 @@ static size_t ops_of_one(const hk_graph *g) {
 }
 
 /* The longest chain of these operations; from the first forward on, or from the beginning. Only
- * reductions may run in another order than that of the graph (hk_pace.reduce_first). */
+ * reductions may run in another order than that of the graph (hk_plan.reduce_first). */
 static hk_status training_path(const hk_graph *g, const hk_machine *m, bool from_forward,
                                hk_ns *longest, hk_error *err) {
   const size_t each = ops_of_one(g);

@@ -42,7 +42,7 @@ typedef struct {
 } node_load;
 
 /* Collects the fluid operations in s->activities (*n of them) and sums up what they load: on each
- * GPU in s->traffic, s->readers, s->computing, s->updating and s->slowing, on the node in the
+ * GPU in s->traffic, s->readers, s->computing and s->slowing, on the node in the
  * result. */
 static node_load collect(hk_sim_state *s, int *n) {
   node_load load = {0};
@@ -50,7 +50,6 @@ static node_load collect(hk_sim_state *s, int *n) {
   memset(s->traffic, 0, (size_t)s->graph->ranks * sizeof *s->traffic);
   memset(s->readers, 0, (size_t)s->graph->ranks * sizeof *s->readers);
   memset(s->computing, 0, (size_t)s->graph->ranks * sizeof *s->computing);
-  memset(s->updating, 0, (size_t)s->graph->ranks * sizeof *s->updating);
   memset(s->slowing, 0, (size_t)s->graph->ranks * sizeof *s->slowing);
   for (int i = 0; i < s->n_running; i++) {
     hk_active_op *active = &s->active[s->running[i]];
@@ -58,7 +57,6 @@ static node_load collect(hk_sim_state *s, int *n) {
     s->activities[(*n)++] = &active->activity;
     const int32_t rank = s->graph->ops[active->op].rank;
     if (active->computes) s->computing[rank] = true;
-    if (active->updates) s->updating[rank] = true;
     if (active->updates || active->sums) s->slowing[rank] = true;
     if (active->traffic == 0) continue;
     unsigned *of_rank = &s->traffic[rank];
@@ -141,14 +139,12 @@ int hk_contend(hk_sim_state *s) {
       active->activity.cap = pass_cap(s, active, &s->host[rank], s->slowing[rank]);
     if (s->computing[rank]) active->activity.cap *= kept_beside_pass(active, m, &s->host[rank]);
     if (hk_both_read(s->traffic[rank])) adapt_to_reads(active, m, s->readers[rank]);
-    active->activity.cap = fmin(active->activity.cap, active->most);
   }
   s->capacity[HK_RES_DRAM] = hk_resource_capacity(m, HK_RES_DRAM, mixed);
   for (int rank = 0; rank < s->graph->ranks; rank++) {
     const bool shared = load.kernels > 0 && hk_both_read(s->traffic[rank]);
-    double link = kept_in * m->h2d.value * (shared ? m->shared_reads.value : 1);
-    if (s->graph->pace.in > 0 && s->updating[rank]) link = fmin(link, s->graph->pace.in);
-    s->capacity[hk_slot(rank, HK_RES_H2D)] = link;
+    s->capacity[hk_slot(rank, HK_RES_H2D)] =
+        kept_in * m->h2d.value * (shared ? m->shared_reads.value : 1);
   }
   return n;
 }

@@ -90,7 +90,6 @@ static hk_demand at_rate(hk_ns latency, double rate) {
                      .beside_compute = 1,
                      .cap = rate,
                      .launched = INFINITY,
-                     .most = INFINITY,
                      .weight = rate,
                      .weight_crowded = rate};
 }
@@ -368,15 +367,8 @@ static hk_demand only_latency(double ns) {
                      .beside_compute = 1,
                      .cap = INFINITY,
                      .launched = INFINITY,
-                     .most = INFINITY,
                      .weight = 1,
                      .weight_crowded = 1};
-}
-
-/* A limit that the plan sets; 0: none. */
-static hk_demand paced(hk_demand d, double most) {
-  if (most > 0) d.most = most;
-  return d;
 }
 
 bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
@@ -438,6 +430,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return kernel_on_gpu(m, 2); /* each byte is read and written */
     case HK_OP_GRAD_SUM_D2H:
     case HK_OP_GRAD_D2H:
+    case HK_OP_STATE_D2H:
       return copy_out(graph, m, m->d2h.value, 1);
     case HK_OP_GRAD_D2H_PAGEABLE:
       /* Three passes over host memory: written to the driver's pinned buffer, read, written again.
@@ -463,7 +456,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_GRAD_CAST_CPU:
       return on_cpu(graph, m, &m->cpu_cast, &m->cpu_cast_threads, op->threads, HK_BYTES_CAST);
     case HK_OP_ADAMW_CPU:
-      return paced(adamw_on_cpu(graph, m, op), graph->pace.cpu);
+      return adamw_on_cpu(graph, m, op);
     case HK_OP_WEIGHT_H2D:
       return graph->weights_pulled ? pulled(graph, m) : copy_in(graph, m, m->h2d.value, 1);
     case HK_OP_GRAD_SUM_H2D:
@@ -474,8 +467,6 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return pageable(
           copy_in(graph, m, fmin(m->h2d.value, pageable_rate(graph, m, (double)op->work)), 1),
           &m->h2d_pageable_latency);
-    case HK_OP_STATE_D2H:
-      return paced(copy_out(graph, m, m->d2h.value, 1), graph->pace.out);
     case HK_OP_ADAMW_GPU:
       return update_on_gpu(
           m, graph->grads_widened ? HK_BYTES_ADAMW_WIDENED : hk_update_traffic(graph->optimizer));

@@ -75,7 +75,7 @@ typedef struct {
   bool fits;      /* only those for which hk_forecast_missing is 0 */
   hk_ns longest;  /* with an overlap: only those that are not proven to take longer (period.h), if
                      their periods settle */
-  bool any_order; /* ... in any order of operations, that of the plan's pace included */
+  bool any_order; /* ... in any order of operations, that of the plan's reduce_first included */
 } hk_limit;
 /* As hk_forecast_make, if the forecast is of use; else leaves *plan and zeroes *forecast. */
 hk_status hk_forecast_within(hk_plan *plan, const hk_machine *machine, hk_limit limit,

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/graph/bytes.h"
-#include "sim/pace.h"
+#include "sim/flush.h"
 
 #define MOST_STEPS 256 /* from all state on the host to none: of many subgroups several at once */
 
@@ -17,8 +17,8 @@ static hk_status plan_at(const hk_plan *from, size_t on_host, bool may_wait,
   options.stride = from->stride;
   options.ratio = (double)on_host / (double)from->n_subgroups;
   HK_TRY(hk_plan_copy(from, plan, err));
-  plan->pace.flush = 0;
-  plan->pace.reduce_first = false;
+  plan->flush_blocks = 0;
+  plan->reduce_first = false;
   if (may_wait) plan->flush = HK_FLUSH_ASYNC;
   const hk_status status = hk_policy_apply(policy, &options, machine, plan, err);
   if (status == HK_OK)
@@ -42,10 +42,30 @@ static hk_status try_at(const hk_plan *from, size_t on_host, hk_ns time, bool ma
     return HK_OK;
   }
   HK_TRY(hk_forecast_make(&plan, machine, NULL, f, err));
-  const hk_status status = hk_pace_flush(f, may_wait, machine, err);
+  const hk_status status = hk_flush_fit(f, may_wait, machine, err);
   *better = status == HK_OK && f->feasible && f->iteration_ns < time;
   if (!*better) hk_forecast_free(f);
   return status;
+}
+
+/* Other numbers of staging buffers than those of the plan that was found. */
+static hk_status vary_buffers(const hk_plan *from, hk_forecast *found, bool may_wait,
+                              const hk_bytes *gpu_state, const hk_machine *machine, hk_error *err) {
+  static const int buffers[] = {1, 2, 3, 6};
+  if (!found->feasible || hk_plan_on_route(&found->plan, HK_ROUTE_STAGED) == 0) return HK_OK;
+  const size_t on_host = from->n_subgroups - hk_plan_count(&found->plan, HK_ROUTE_RESIDENT);
+  for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+    hk_plan other = *from; /* shares what `from` points to */
+    hk_forecast f;
+    bool better;
+    other.buffers = buffers[i];
+    HK_TRY(try_at(&other, on_host, found->iteration_ns, may_wait, gpu_state, machine, &f, &better,
+                  err));
+    if (!better) continue;
+    hk_forecast_free(found);
+    *found = f;
+  }
+  return HK_OK;
 }
 
 hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_state,
@@ -67,5 +87,5 @@ hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_s
     *found = f;
     time = f.iteration_ns;
   }
-  return HK_OK;
+  return vary_buffers(plan, found, may_wait, gpu_state, machine, err);
 }

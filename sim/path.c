@@ -8,7 +8,7 @@
 
 /* Rate of an operation that runs alone: its cap, or the capacity of a resource / use per unit. */
 static double alone(const hk_demand *d, const hk_machine *machine) {
-  double rate = fmin(d->cap, d->most);
+  double rate = d->cap;
   for (int u = 0; u < d->n_uses; u++) {
     const double capacity = hk_resource_capacity(machine, d->uses[u].resource, false);
     rate = fmin(rate, capacity / d->uses[u].per_unit);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "sim/accumulation.h"
-#include "sim/pace.h"
+#include "sim/flush.h"
 
 typedef struct {
   size_t plan;
@@ -51,9 +51,9 @@ static hk_status place_of(const pruning *p, size_t i, place *at) {
 }
 
 /* The forecast of plan i with the best of its ways to sum gradients; zeroed if all of them are
- * proven to be slower than the fastest, with another order of collectives (sim/pace.h), too. One of
- * them alone is no reason to leave it out: without it another one would be the best, and might fit
- * at another pace. */
+ * proven to be slower than the fastest, with another order of collectives (sim/flush.h), too. One
+ * of them alone is no reason to leave it out: without it another one would be the best, and might
+ * fit with fewer gradients that wait. */
 static hk_status make(const pruning *p, size_t i, hk_forecast *made) {
   hk_forecast ways[HK_ACCUMULATE_COUNT] = {0};
   const size_t first[HK_ACCUMULATE_COUNT] = {0};
@@ -73,7 +73,7 @@ static hk_status make(const pruning *p, size_t i, hk_forecast *made) {
   if (status == HK_OK && n_made > 0) {
     hk_accumulation_keep_best(ways, 1, n, first, p->compare);
     n = 1;
-    status = hk_pace_flush(&ways[0], p->may_wait, p->machine, p->err);
+    status = hk_flush_fit(&ways[0], p->may_wait, p->machine, p->err);
   }
   *made = ways[0];
   for (size_t w = status == HK_OK; w < n; w++) hk_forecast_free(&ways[w]);

@@ -7,11 +7,11 @@
 
 #include "sim/accumulation.h"
 #include "sim/ahead.h"
+#include "sim/flush.h"
 #include "sim/forecast.h"
 #include "sim/front.h"
 #include "sim/held.h"
 #include "sim/overlap.h"
-#include "sim/pace.h"
 #include "sim/prune.h"
 #include "sim/rank.h"
 #include "sim/ratio.h"
@@ -134,7 +134,8 @@ static bool same_schedule(const hk_plan *a, const hk_plan *b) {
         a->subgroups[i].held_staged != b->subgroups[i].held_staged)
       return false;
   }
-  return a->accumulate == b->accumulate && hk_same_pace(&a->pace, &b->pace);
+  return a->accumulate == b->accumulate && a->flush_blocks == b->flush_blocks &&
+         a->reduce_first == b->reduce_first;
 }
 
 /* Removes plans with the schedule of an earlier one. Different settings can give the same schedule:
@@ -184,7 +185,7 @@ static hk_status forecast_best(hk_plan *plans, size_t n, const size_t *origin,
   hk_accumulation_keep_best(ranking->forecasts, n, ranking->n, origin, compare);
   ranking->n = n;
   for (size_t i = 0; i < n; i++)
-    HK_TRY(hk_pace_flush(&ranking->forecasts[i], settings->flush == NULL, machine, err));
+    HK_TRY(hk_flush_fit(&ranking->forecasts[i], settings->flush == NULL, machine, err));
   return HK_OK;
 }
 
@@ -234,27 +235,6 @@ static void say_shares(hk_ranking *ranking, const hk_forecast *best) {
   say(ranking, text);
 }
 
-static void say_pace(hk_ranking *ranking, const hk_pace *pace) {
-  char text[320] = "It limits";
-  const struct {
-    double rate;
-    const char *what, *unit;
-  } limits[] = {{pace->in, "copies to the GPU to", "GB/s"},
-                {pace->out, "copies of state from the GPU to", "GB/s"},
-                {pace->cpu, "each CPU team to", "G parameters/s"}};
-  bool any = false;
-  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-    const size_t used = strlen(text);
-    if (limits[i].rate == 0) continue;
-    snprintf(text + used, sizeof text - used, "%s %s %.3g %s", any ? "," : "", limits[i].what,
-             limits[i].rate / 1e9, limits[i].unit);
-    any = true;
-  }
-  const size_t used = strlen(text);
-  snprintf(text + used, sizeof text - used, ".");
-  if (any) say(ranking, text);
-}
-
 /* With an overlap: reasons about the iteration instead of the update. */
 static void say_why_overlapped(hk_ranking *ranking, const hk_machine *machine,
                                const hk_overlap_search_result *searched) {
@@ -299,7 +279,6 @@ static void say_why(hk_ranking *ranking, const hk_machine *machine,
   const hk_forecast *best = &ranking->forecasts[0];
   char text[320];
   say_shares(ranking, best);
-  say_pace(ranking, &best->plan.pace);
   char sums[700];
   if (*hk_accumulation_reason(best, sums, sizeof sums)) say(ranking, sums);
   if (best->plan.overlap != HK_OVERLAP_NONE) {
@@ -404,10 +383,14 @@ static bool improves(const hk_plan_settings *settings, const hk_ranking_options 
          fixed->stride == 0 && !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
 }
 
-/* Whether hk_pace_search runs. */
-static bool paces(const hk_plan_settings *settings, const hk_ranking_options *options) {
-  return improves(settings, options) && settings->gpu_state == NULL && settings->flush == NULL &&
-         !hk_optimizer_info_of(settings->optimizer)->orthogonal;
+/* Whether the reason compares ways to sum gradients: of plans that a search found nothing else
+ * says what the other ways give. */
+static bool compares_sums(const hk_ranking *ranking, const hk_plan_settings *settings,
+                          const hk_ranking_options *options) {
+  const hk_plan *best = &ranking->forecasts[0].plan;
+  return ranking->n_fit > 0 && improves(settings, options) && settings->accumulate == NULL &&
+         best->job.grad_accum > 1 && best->runtime == HK_RUNTIME_HOCKET &&
+         hk_plan_on_route(best, HK_ROUTE_CPU) > 0;
 }
 
 /* Adds the first plan with its resident state in front, if it is faster so. */
@@ -416,16 +399,6 @@ static hk_status add_front(hk_ranking *ranking, const hk_machine *machine,
   hk_forecast found;
   HK_TRY(hk_front(&ranking->forecasts[0], settings->flush == NULL, settings->gpu_state, machine,
                   &found, err));
-  if (found.plan.subgroups == NULL) return HK_OK;
-  ranking->forecasts[ranking->n++] = found;
-  sort(ranking);
-  return HK_OK;
-}
-
-/* Adds the plan of hk_pace_search if there is one, in front. */
-static hk_status add_paced(hk_ranking *ranking, const hk_machine *machine, hk_error *err) {
-  hk_forecast found;
-  HK_TRY(hk_pace_search(ranking->forecasts, ranking->n_fit, machine, &found, err));
   if (found.plan.subgroups == NULL) return HK_OK;
   ranking->forecasts[ranking->n++] = found;
   sort(ranking);
@@ -544,10 +517,8 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
     status = add_held(ranking, settings, machine, err);
   if (status == HK_OK && ranking->n_fit > 0 && !options->quick)
     status = hk_ahead_fewest(&ranking->forecasts[0], machine, err);
-  if (status == HK_OK && paces(settings, options)) {
-    status = add_paced(ranking, machine, err);
-    if (status == HK_OK) status = add_front(ranking, machine, settings, err);
-  }
+  if (status == HK_OK && compares_sums(ranking, settings, options))
+    status = hk_accumulation_compare(&ranking->forecasts[0], machine, err);
   if (status != HK_OK) {
     hk_ranking_free(ranking);
     return status;

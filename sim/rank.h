@@ -40,7 +40,7 @@ typedef struct {
   const hk_policy *only_policy;   /* NULL: all */
   const hk_runtime *only_runtime; /* NULL: both */
   hk_policy_options fixed;        /* options that the user set */
-  bool quick;     /* without hk_pace_search and other ratios, which take longer than the rest */
+  bool quick;     /* without hk_front and other ratios, which take longer than the rest */
   bool best_only; /* with `quick`: those that are proven slower than the first may be left out */
 } hk_ranking_options;
 

@@ -9,10 +9,10 @@
 
 /* Whether contention and sharing treat both alike: all that hk_contend and hk_share read. */
 static bool same_demand(const hk_active_op *a, const hk_active_op *b) {
-  if (a->cap != b->cap || a->most != b->most || a->weight != b->weight ||
-      a->weight_crowded != b->weight_crowded || a->traffic != b->traffic || a->rank != b->rank ||
-      a->slowed != b->slowed || a->computes != b->computes || a->updates != b->updates ||
-      a->sums != b->sums || a->beside_compute != b->beside_compute || a->launched != b->launched ||
+  if (a->cap != b->cap || a->weight != b->weight || a->weight_crowded != b->weight_crowded ||
+      a->traffic != b->traffic || a->rank != b->rank || a->slowed != b->slowed ||
+      a->computes != b->computes || a->updates != b->updates || a->sums != b->sums ||
+      a->beside_compute != b->beside_compute || a->launched != b->launched ||
       a->computed != b->computed || a->host_wish != b->host_wish ||
       a->activity.n_uses != b->activity.n_uses)
     return false;

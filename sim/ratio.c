@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/graph/bytes.h"
-#include "sim/pace.h"
+#include "sim/flush.h"
 
 /* A candidate whose ratio is open, and one way of summing gradients. */
 typedef struct {
@@ -69,7 +69,7 @@ static hk_status try_step(const problem *p, const family *f, int step, hk_foreca
   hk_plan_free(&plan);
   HK_TRY(status);
   t->gpu_short = forecast->result.memory.peak - forecast->result.memory.capacity;
-  status = hk_pace_flush(forecast, p->settings->flush == NULL, p->machine, err);
+  status = hk_flush_fit(forecast, p->settings->flush == NULL, p->machine, err);
   t->lacks_host = forecast->host_short > 0;
   t->fits = status == HK_OK && forecast->feasible &&
             hk_plan_keeps_within(&forecast->plan, p->settings->gpu_state);
@@ -155,7 +155,7 @@ static hk_status fill(const problem *p, family *f, hk_error *err) {
 
 #define CLIMBED  6   /* families whose ratios are searched from the smallest on */
 #define EACH     30  /* simulations of a family, about, with those for gradients that wait */
-#define BUFFERED 4   /* families that other numbers of buffers make */
+#define VARIED   5   /* families that other numbers of buffers, or other strides, make */
 #define MOST_OPS 3e6 /* simulated operations of all families, about: 1 s on one core */
 
 /* The step with `more` subgroups more on the host than at `step`; negative: fewer. */
@@ -280,22 +280,32 @@ static hk_status search_all(const problem *p, family *list, int n, bool fills, b
   return status;
 }
 
-/* Other numbers of staging buffers than the best family's, which leave other room for state. */
-static hk_status vary_buffers(const problem *p, family *best, hk_error *err) {
-  static const int buffers[BUFFERED] = {1, 2, 3, 6};
-  family list[BUFFERED];
+/* The fastest family that stages subgroups under runtime hocket, with a number of buffers that is
+ * not given; NULL: none. The fastest of all may stage none because its buffers leave no room. */
+static family *fastest_staged(family *list, int n) {
+  for (int i = 0; i < n; i++)
+    if (list[i].kept.feasible && list[i].candidate.options.buffers == 0 &&
+        list[i].candidate.runtime == HK_RUNTIME_HOCKET &&
+        hk_plan_on_route(&list[i].kept.plan, HK_ROUTE_STAGED) > 0)
+      return &list[i];
+  return NULL;
+}
+
+/* Other numbers of staging buffers than this family's, which leave other room for state, or other
+ * strides. */
+static hk_status vary(const problem *p, family *best, bool strides, hk_error *err) {
+  static const int values[2][VARIED] = {{1, 2, 3, 4, 6}, {2, 3, 4, 5, 6}};
+  family list[VARIED];
   int n = 0;
-  int64_t totals[HK_ROUTE_COUNT];
-  if (!best->kept.feasible || best->candidate.options.buffers > 0) return HK_OK;
-  hk_plan_route_totals(&best->kept.plan, totals);
-  if (totals[HK_ROUTE_STAGED] == 0 || best->candidate.runtime != HK_RUNTIME_HOCKET) return HK_OK;
-  for (int i = 0; i < BUFFERED; i++) {
-    if (buffers[i] == best->kept.plan.buffers) continue;
+  for (int i = 0; i < VARIED; i++) {
+    const int value = values[strides][i];
+    if (value == (strides ? best->kept.plan.stride : best->kept.plan.buffers)) continue;
     list[n] = (family){
         .candidate = best->candidate, .accumulate = best->accumulate, .summed = best->summed};
-    list[n].candidate.options.stride = best->kept.plan.stride;
-    list[n].candidate.options.stride_auto = false;
-    list[n++].candidate.options.buffers = buffers[i];
+    hk_policy_options *options = &list[n++].candidate.options;
+    options->stride = strides ? value : best->kept.plan.stride;
+    options->stride_auto = false;
+    options->buffers = strides ? best->kept.plan.buffers : value;
   }
   const hk_status status = search_all(p, list, n, true, true, err);
   for (int i = 0; i < n; i++) {
@@ -320,7 +330,12 @@ static hk_status refine(const problem *p, family *list, int *n, const hk_forecas
   sort_families(list, *n, true);
   HK_TRY(search_all(p, list, *n < CLIMBED ? *n : CLIMBED, false, true, err));
   sort_families(list, *n, true);
-  return *n > BUFFERED ? vary_buffers(p, &list[0], err) : HK_OK;
+  family *staged = fastest_staged(list, *n);
+  if (*n < VARIED || staged == NULL) return HK_OK; /* a stride that is given makes fewer */
+  HK_TRY(vary(p, staged, false, err));
+  HK_TRY(vary(p, staged, true, err));
+  sort_families(list, *n, true);
+  return HK_OK;
 }
 
 /* Moves the plans that were found to `found`: all, or the first if it is faster than the list's. */

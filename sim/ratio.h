@@ -14,9 +14,10 @@
  *
  * If nothing is listed that fits (n_fit 0), all of these plans join `found` (room for 2 n + 2);
  * *n_found is 0 if no ratio of any of them fits. Otherwise ratios from the smallest on are tried
- * for the fastest, then other numbers of staging buffers, and the fastest plan of all joins `found`
- * if it is faster than listed[0], the first of the sorted list. The work is bounded in simulated
- * operations, so the result is the same at any number of threads (OpenMP). */
+ * for the fastest, then other numbers of staging buffers and other strides for the fastest that
+ * stages subgroups, and the fastest plan of all joins `found` if it is faster than listed[0], the
+ * first of the sorted list. The work is bounded in simulated operations, so the result is the same
+ * at any number of threads (OpenMP). */
 hk_status hk_ratio_search(const hk_candidate *candidates, int n, const hk_model *model,
                           const hk_machine *machine, const hk_job *job,
                           const hk_plan_settings *settings, const hk_forecast *listed, size_t n_fit,

@@ -74,28 +74,14 @@ static void change_staging(hk_plan *plan, const hk_plan *start, uint64_t *r) {
   plan->piece_numel = (int64_t)(piece < least ? least : piece > most ? most : piece);
 }
 
-static void change_pace(hk_plan *plan, const hk_machine *m, uint64_t *r) {
-  struct limit {
-    double *rate, full;
-  };
-  const struct limit limits[] = {{&plan->pace.in, m->h2d.value},
-                                 {&plan->pace.out, m->d2h.value},
-                                 {&plan->pace.cpu, m->cpu_adamw.value / plan->job.gpus}};
-  const struct limit limit = limits[pick(r, 3)];
-  const double changed = (*limit.rate > 0 ? *limit.rate : limit.full) * between(r, 0.9, 1.1);
-  *limit.rate = changed < limit.full && changed > HK_LEAST_PACE ? changed : 0;
-}
-
-static void change_alone(hk_plan *plan, const hk_plan *start, const hk_machine *m, uint64_t *r) {
-  const size_t kind = pick(r, 10);
+static void change_alone(hk_plan *plan, const hk_plan *start, uint64_t *r) {
+  const size_t kind = pick(r, 9);
   if (kind < 3)
     change_route(plan, r);
   else if (kind < 6)
     swap_routes(plan, r);
   else if (kind < 8)
     change_order(plan, r);
-  else if (kind < 9)
-    change_pace(plan, m, r);
   else
     change_staging(plan, start, r);
 }
@@ -118,21 +104,18 @@ static void spread(hk_plan *plan, uint64_t *r) {
 }
 
 /* Most of what the CPU updates runs ahead, if it may. */
-static void change_overlapped(hk_plan *plan, const hk_plan *start, const hk_machine *m,
-                              uint64_t *r) {
+static void change_overlapped(hk_plan *plan, const hk_plan *start, uint64_t *r) {
   static const hk_route routes[] = {HK_ROUTE_CPU, HK_ROUTE_STAGED, HK_ROUTE_RESIDENT};
   hk_plan_subgroup *a = &plan->subgroups[pick(r, plan->n_subgroups)];
   hk_plan_subgroup *b = &plan->subgroups[pick(r, plan->n_subgroups)];
   const hk_plan_subgroup was = *a;
-  const size_t kind = pick(r, 6);
+  const size_t kind = pick(r, 5);
   if (kind == 0) {
     place(a, *b);
     place(b, was);
   } else if (kind == 1) {
     spread(plan, r);
   } else if (kind == 2) {
-    change_pace(plan, m, r);
-  } else if (kind == 3) {
     change_staging(plan, start, r);
   } else {
     place(a, (hk_plan_subgroup){.route = routes[pick(r, 3)]});
@@ -145,9 +128,9 @@ static hk_status changed(const hill *h, uint64_t state, bool front, hk_plan *pla
   HK_TRY(hk_plan_copy(&h->current, plan, err));
   for (size_t n = front ? 0 : 1 + pick(&state, MOST_CHANGES); n > 0; n--) {
     if (plan->overlap == HK_OVERLAP_NONE)
-      change_alone(plan, h->start, h->machine, &state);
+      change_alone(plan, h->start, &state);
     else
-      change_overlapped(plan, h->start, h->machine, &state);
+      change_overlapped(plan, h->start, &state);
   }
   if (front) hk_policy_front(plan);
   const size_t resident = hk_plan_count(plan, HK_ROUTE_RESIDENT);
@@ -168,7 +151,7 @@ static hk_status judge(const hill *h, const hk_forecast *f, judgement *is, hk_er
   return hk_overlap_judge(f, h->options->clip_share, h->machine, &is->cost, &is->mean, err);
 }
 
-/* Simulates a plan. One that no engine takes (a pace beside mapped subgroups), outside the limits
+/* Simulates a plan. One that no engine takes (Muon on the CPU), outside the limits
  * or without a steady iteration has no cost. After a failure *plan is empty. */
 static hk_status simulate(const hill *h, hk_plan *plan, judgement *is, hk_error *err) {
   hk_forecast f;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Local search among plans that no policy makes: any route for each subgroup, piece, buffers and
- * pace; without an overlap any order; with one, which subgroups run ahead. Plans with an overlap
+/* Local search among plans that no policy makes: any route for each subgroup, piece and buffers;
+ * without an overlap any order; with one, which subgroups run ahead. Plans with an overlap
  * are compared, and reserve memory, as in overlap.h.
  *
  * Each round simulates a batch of changed plans in parallel and goes on from the best if it is not

@@ -130,7 +130,6 @@ static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
   active->traffic = d.traffic;
   active->engine = hk_turns_engine(s, d.engine);
   active->cap = d.cap;
-  active->most = d.most;
   active->host_wish = 0;
   active->weight = d.weight;
   active->weight_crowded = d.weight_crowded;
@@ -139,7 +138,7 @@ static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
     const hk_resource r = d.uses[u].resource;
     const double times = hk_use_count(s->graph, r);
     active->uses[u] = (hk_share_use){hk_slot(op->rank, r), d.uses[u].per_unit * times};
-    if (r == HK_RES_DRAM_CPU) active->host_wish = fmin(d.cap, d.most) * active->uses[u].per_unit;
+    if (r == HK_RES_DRAM_CPU) active->host_wish = d.cap * active->uses[u].per_unit;
   }
   active->number = isfinite(d.cap) ? hk_rate_cache_number(s, active) : 0;
 }

@@ -96,8 +96,6 @@ typedef struct {
   double launched; /* forward and backward: rate at which the host queues its kernels, work units a
                       second; INFINITY: not known. `cap` is not higher */
   double computed; /* the same for the GPU alone, if `launched` is known */
-  double most;     /* limit of the rate beside others that the plan sets (hk_pace), in work
-                      units a second; INFINITY: none. It changes neither `cap` nor the weights */
   double weight;   /* in work units a second, see sim/share.h */
   double weight_crowded; /* weight while copies and CPU kernels mix, or several GPUs copy in one
                             direction */

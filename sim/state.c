@@ -70,7 +70,6 @@ hk_status hk_sim_state_open(hk_sim_state *s) {
   s->traffic = malloc(ranks * sizeof *s->traffic);
   s->readers = malloc(ranks * sizeof *s->readers);
   s->computing = malloc(ranks * sizeof *s->computing);
-  s->updating = malloc(ranks * sizeof *s->updating);
   s->slowing = malloc(ranks * sizeof *s->slowing);
   s->host = malloc(ranks * sizeof *s->host);
   s->activities = malloc(lanes * sizeof(hk_activity *));
@@ -93,8 +92,8 @@ hk_status hk_sim_state_open(hk_sim_state *s) {
       s->ended == NULL || s->gpu_memory == NULL || s->capacity == NULL || s->used == NULL ||
       s->growth == NULL || s->numbered == NULL || s->rate_cache == NULL ||
       s->rate_cache_used == NULL || s->rate_counters == NULL || s->memory_counters == NULL ||
-      s->updating == NULL || s->slowing == NULL || s->host == NULL || s->computing == NULL ||
-      s->pickers == NULL || s->busy == NULL) {
+      s->slowing == NULL || s->host == NULL || s->computing == NULL || s->pickers == NULL ||
+      s->busy == NULL) {
     return hk_fail_memory(s->err, g->n_ops * sizeof *s->ready, "a simulation");
   }
   for (size_t l = 0; l < g->n_lanes; l++) {
@@ -123,7 +122,6 @@ void hk_sim_state_close(hk_sim_state *s) {
   free(s->traffic);
   free(s->readers);
   free(s->computing);
-  free(s->updating);
   free(s->slowing);
   free(s->host);
   free(s->activities);

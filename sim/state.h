@@ -35,9 +35,8 @@ typedef struct {
   bool sums;                 /* copies sums of several micro-steps that the engine keeps */
   double beside_compute;     /* share of its cap that is kept while its rank computes */
   double launched, computed; /* see hk_demand */
-  double host_wish; /* CPU kernel: host memory traffic at the lower of cap and most, bytes/s;
-                       others: 0 */
-  double cap, most, weight, weight_crowded;
+  double host_wish;          /* CPU kernel: host memory traffic at its cap, bytes/s; others: 0 */
+  double cap, weight, weight_crowded;
   hk_share_use uses[HK_DEMAND_USES];
 
   bool fetched; /* latency part only: the delay of its start is still to be added */
@@ -107,7 +106,6 @@ typedef struct {
   unsigned *traffic; /* [rank] union of their HK_TRAFFIC_* */
   int *readers;      /* [rank] number of kernels that read host memory */
   bool *computing;   /* [rank] forward or backward is in progress */
-  bool *updating;    /* [rank] any of them belongs to the update */
   bool *slowing;     /* [rank] any of them belongs to the update or copies sums */
   hk_host_use *host; /* [rank] */
 

@@ -259,7 +259,7 @@ static void collectives_meet(void **state) {
  * and collective. A layer's backward computes for 12.6 us, the smallest collective takes 16.4 us,
  * so a network that is never idle hides all computation (but that of the embedding, 2 ns): gather
  * head, gather L2, reduce head, gather L1, reduce L2, ..., reduce L0, reduce embedding. With
- * pace.flush = 1 or pace.reduce_first a block's gradients are reduced before the next block's
+ * flush_blocks = 1 or reduce_first a block's gradients are reduced before the next block's
  * weights are gathered, so the network is idle during each block's backward. */
 static void reductions_leave_the_network_busy(void **state) {
   (void)state;
@@ -281,8 +281,8 @@ static void reductions_leave_the_network_busy(void **state) {
       planned(&hk_policy_gpu_only, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job, HK_FLUSH_ASYNC);
   for (int waiting = 0; waiting < 6; waiting++) { /* 0: no limit */
     hk_result result;
-    plan.pace.flush = waiting % 4;
-    plan.pace.reduce_first = waiting >= 4;
+    plan.flush_blocks = waiting % 4;
+    plan.reduce_first = waiting >= 4;
     hk_graph graph = built(&plan, HK_EXPAND_TRAINING, true);
     must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
     const hk_ns expected = bytes + (waiting == 1 || waiting >= 4 ? backward : 0);
@@ -343,9 +343,9 @@ static void sharded_blocks_are_copied(void **state) {
 }
 
 /* With several ranks the gradients of a block are reduced after the next block's backward, so they
- * count among those that wait. Blocks are numbered in the order of backward: with pace.flush = n
+ * count among those that wait. Blocks are numbered in the order of backward: with flush_blocks = n
  * backward of block b depends on the flush of block b - n and on no other, with sums in host memory
- * on that of block b - 2. pace.reduce_first changes none of this. */
+ * on that of block b - 2. reduce_first changes none of this. */
 static void late_gradients_count_as_waiting(void **state) {
   (void)state;
   for (int i = 2; i <= 11; i++) { /* each number twice; 5: sums in host memory */
@@ -354,8 +354,8 @@ static void late_gradients_count_as_waiting(void **state) {
     job.gpus = 2, job.grad_accum = blocks < 5 ? 1 : 2;
     hk_plan plan = planned(&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job,
                            HK_FLUSH_ASYNC);
-    plan.pace.flush = blocks < 5 ? blocks : 0;
-    plan.pace.reduce_first = i % 2;
+    plan.flush_blocks = blocks < 5 ? blocks : 0;
+    plan.reduce_first = i % 2;
     plan.accumulate = blocks < 5 ? HK_ACCUMULATE_GPU : HK_ACCUMULATE_HOST;
     hk_graph graph = built(&plan, HK_EXPAND_ALL, true);
     const listing backward = list_kind(&graph, HK_OP_BACKWARD, 0);

@@ -42,7 +42,7 @@ small_tree() {
   rm -rf tree built
   source_file engine/device/chunks.c low
   source_file engine/device/team.c high low
-  source_file engine/run/pace.c top high low elsewhere
+  source_file engine/run/step.c top high low elsewhere
 }
 
 small_tree
@@ -50,7 +50,7 @@ check tree built || fail "a tree without violations: $(cat out err)"
 prints '^3 files use 3 others$'
 
 source_file engine/device/chunks.c low top
-finds 'engine/device/chunks.c uses top of engine/run/pace.c: engine/device is below that'
+finds 'engine/device/chunks.c uses top of engine/run/step.c: engine/device is below that'
 source_file engine/device/chunks.c low high
 finds '^FAIL: 2 files call each other in a circle:'
 source_file engine/device/chunks.c low third

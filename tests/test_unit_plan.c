@@ -204,14 +204,10 @@ static void settings_out_of_range(void **state) {
   REFUSE_WITH(plan, cpu_threads, 65537, "cpu.threads: expected a whole number from 1 to 65536");
   REFUSE_WITH(plan, job.loss_chunks, -1, "loss_chunks: expected a whole number from 1 to 65536");
   REFUSE_WITH(plan, job.tp, 3, "tp 3 does not divide the 4 GPUs of a node");
-  REFUSE_WITH(plan, pace.in, 1.0, "pace.h2d_bytes_per_s: expected a number from 1e+06 to 1e+15");
-  REFUSE_WITH(plan, pace.out, (double)NAN, "pace.d2h_bytes_per_s: expected a number from 1e+06");
-  REFUSE_WITH(plan, pace.cpu, -1.0, "pace.cpu_params_per_s: expected a number from 1e+06");
-  REFUSE_WITH(plan, pace.flush, -1, "pace.flush_blocks: expected a whole number from 1 to 1048576");
-  plan.pace = (hk_pace){.in = 1e9, .flush = 3};
-  REFUSE_WITH(plan, flush, HK_FLUSH_SYNC, "pace.flush_blocks: needs flush mode async");
-  REFUSE_WITH(plan, subgroups[1].route, HK_ROUTE_MAPPED, "pace: subgroup 1 has route mapped");
-  REFUSE_WITH(plan, runtime, HK_RUNTIME_DEEPSPEED, "pace: DeepSpeed does not pace its update");
+  REFUSE_WITH(plan, flush_blocks, -1, "flush.blocks: expected a whole number from 1 to 1048576");
+  plan.flush_blocks = 3;
+  REFUSE_WITH(plan, flush, HK_FLUSH_SYNC, "flush.blocks: needs mode async");
+  REFUSE_WITH(plan, runtime, HK_RUNTIME_DEEPSPEED, "flush.reduce_first: DeepSpeed has neither");
   hk_error err = {0};
   must(hk_plan_check(&plan, &err), &err); /* all put back */
   hk_plan_free(&plan);
@@ -294,7 +290,7 @@ static void round_trips(void **state) {
       plan.order[s] = (int32_t)(plan.n_subgroups - 1 - s);
     }
     if (candidate.policy == &hk_policy_interleave && candidate.runtime == HK_RUNTIME_HOCKET)
-      plan.pace = (hk_pace){1.25e9, 1e10 / 3, 2.5e9, plan.flush == HK_FLUSH_ASYNC ? 7 : 0, true};
+      plan.flush_blocks = plan.flush == HK_FLUSH_ASYNC ? 7 : 0, plan.reduce_first = true;
     assert_round_trip(&plan, path);
     hk_plan_free(&plan);
   }

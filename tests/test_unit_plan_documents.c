@@ -178,11 +178,23 @@ static void numbers_that_are_not_finite(void **state) {
   }
 }
 
+/* Plans of an older hocket may hold limits of rates, which this one would not keep. */
+static void limits_of_rates(void **state) {
+  (void)state;
+  cJSON *root = made_document(HK_RUNTIME_HOCKET);
+  cJSON_AddNumberToObject(cJSON_AddObjectToObject(root, "pace"), "d2h_bytes_per_s", 3e10);
+  refuse_document(root, "pace",
+                  "key 'pace': limits to the rates of copies and of the CPU team were removed, "
+                  "because they gained nothing; make the plan anew with 'hocket plan'");
+  cJSON_Delete(root);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(missing_keys_and_wrong_types),
       cmocka_unit_test(bad_values),
       cmocka_unit_test(numbers_that_are_not_finite),
+      cmocka_unit_test(limits_of_rates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

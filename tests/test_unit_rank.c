@@ -124,7 +124,7 @@ static void backward_waits_where_gradients_do_not_fit(void **state) {
   r = flooded(NULL);
   assert_int_equal(r.n_fit, 1);
   assert_int_equal(r.forecasts[0].plan.flush, HK_FLUSH_ASYNC);
-  const int blocks = r.forecasts[0].plan.pace.flush;
+  const int blocks = r.forecasts[0].plan.flush_blocks;
   char expected[96];
   assert_true(blocks > 0 && blocks < 34);
   snprintf(expected, sizeof expected, "zero-offload flush %d", blocks);

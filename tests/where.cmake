@@ -45,7 +45,7 @@ set(LONG_IN_ASAN ${SCRIPTS} engine_abi engine_calibrate_cli engine_exact engine_
 # loads. It does not know the barriers of gcc's OpenMP, which fits use.
 set(NOT_IN_TSAN engine_ctypes engine_abi engine_calibrate_cli engine_host_memory
                 engine_validate_cli)
-# engine_accumulate, engine_executor, engine_pace and engine_training use the same threads.
+# engine_accumulate, engine_executor and engine_training use the same threads.
 set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpoint
                  engine_checkpoint_kills engine_checkpoint_training engine_checksum
                  engine_clip_blocks engine_exact engine_formats engine_formats_bias engine_recording engine_run engine_segments

@@ -516,7 +516,7 @@ const hk_command hk_command_plan = {
         "the mean iteration if clipping acts in a share Q of the steps, and lets the GPU\n"
         "update more in these.\n"
         "--search SECONDS goes on from the best schedule by local search: routes of single\n"
-        "subgroups, order, pieces, buffers, pace; with --overlap what runs ahead instead of\n"
+        "subgroups, order, pieces, buffers; with --overlap what runs ahead instead of\n"
         "the order. --seed starts another one. For example\n"
         "hocket plan --model llama-2-13b --machine h200-16c --search 10.\n"
         "--emit writes the configuration that makes DeepSpeed, Accelerate or FSDP run a\n"

@@ -151,7 +151,6 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
   graph->cores_unbound = !plan->cores_bound;
   graph->weights_pulled = pulls_weights(plan);
   graph->optimizer = plan->optimizer;
-  graph->pace = plan->pace;
   graph->grads_widened = plan->runtime == HK_RUNTIME_DEEPSPEED;
   graph->layers = (int32_t)plan->model.layers;
   graph->iterations = what.iterations;

@@ -79,7 +79,7 @@ typedef struct {
                      micro-steps */
   int fetch_ahead;  /* sums are fetched so many blocks before they are needed */
   int32_t *flushed; /* [rank][n_blocks] last copy of a block's gradients to the host in this
-                       iteration's last micro-step, in order; used if plan->pace.flush > 0 */
+                       iteration's last micro-step, in order; used if plan->flush_blocks > 0 */
   int32_t n_flushed[HK_MOST_GPUS];
   int32_t *buffers; /* [rank][plan->buffers] the write-back that last used a staging buffer */
   hk_pieces pieces; /* zero without an overlap */

@@ -168,21 +168,21 @@ static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cos
  * framework gathers ahead in backward, as FSDP does (BackwardPrefetch.BACKWARD_PRE): collectives
  * run in the order in which they are issued, so a reduction that is issued first would delay the
  * next block's weights, and no block would compute beside a collective. In that order,
- * pace.reduce_first, and where no gradients may wait, gradients of one block less are on the GPU.
+ * reduce_first, and where no gradients may wait, gradients of one block less are on the GPU.
  */
 static bool reduces_late(const hk_expansion *x) {
   const hk_plan *plan = x->plan;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED) return true;
-  return x->dp > 1 && plan->flush == HK_FLUSH_ASYNC && plan->pace.flush != 1 &&
-         !plan->pace.reduce_first;
+  return x->dp > 1 && plan->flush == HK_FLUSH_ASYNC && plan->flush_blocks != 1 &&
+         !plan->reduce_first;
 }
 
-/* The flush for which backward of the next block waits: with pace.flush = n, gradients of at most
+/* The flush for which backward of the next block waits: with flush_blocks = n, gradients of at most
  * n - 1 earlier blocks are still on the GPU when it begins. If reductions are late, one of these is
  * not reduced yet, so its flush is not in the graph. -1: none. */
 static int32_t flush_before(const hk_expansion *x, int rank) {
-  const int32_t behind = x->n_flushed[rank] - x->plan->pace.flush + reduces_late(x);
-  const bool waits = x->plan->pace.flush > 0 && behind >= 0;
+  const int32_t behind = x->n_flushed[rank] - x->plan->flush_blocks + reduces_late(x);
+  const bool waits = x->plan->flush_blocks > 0 && behind >= 0;
   return waits ? x->flushed[(size_t)rank * (size_t)x->n_blocks + (size_t)behind] : -1;
 }
 

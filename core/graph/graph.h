@@ -2,8 +2,8 @@
 /* The task graph: one iteration as operations on lanes. A plan expands into it in one place
  * (expand*.c). The simulator runs it in virtual time, the engine on real lanes. It holds amounts of
  * work but no rates: the simulator knows how long an operation takes (sim/demand.c), the engine
- * what it does (engine/run/actions*.c). Limits that a plan sets (hk_pace), and times that were
- * measured of a model's passes (hk_pass_profile), are handed on as they are. */
+ * what it does (engine/run/actions*.c). Times that were measured of a model's passes
+ * (hk_pass_profile) are handed on as they are. */
 #ifndef HK_CORE_GRAPH_GRAPH_H
 #define HK_CORE_GRAPH_GRAPH_H
 
@@ -178,7 +178,6 @@ typedef struct {
   bool cores_unbound;     /* ranks are not bound to cores: their pages are on any memory domain */
   bool weights_pulled;    /* kernels fetch weights from host memory; else copy engines do */
   hk_optimizer optimizer; /* of every update */
-  hk_pace pace;           /* of each rank */
   bool grads_widened;     /* updates on a GPU first convert their gradients to fp32 */
   bool weights_cold;      /* pageable weights were not just written: no CPU cache holds them */
   bool queues_throughout; /* see core/machine/team.h */
@@ -234,12 +233,6 @@ hk_status hk_graph_build(const hk_plan *plan, hk_expand what, hk_graph *graph, h
 /* The iteration, from 0, of an operation. */
 int32_t hk_op_iteration(const hk_graph *graph, int32_t op);
 void hk_graph_free(hk_graph *graph);
-
-/* The plan's limit to the bytes a second that lane `kind` moves; 0: none. */
-static inline double hk_lane_pace(const hk_graph *graph, hk_lane_kind kind) {
-  if (kind == HK_LANE_H2D || kind == HK_LANE_UP) return graph->pace.in;
-  return kind == HK_LANE_D2H ? graph->pace.out : 0;
-}
 
 /* Adds one operation; for the expansion and for tests. Returns its id, or -1 with err set. Entries
  * of `deps` are smaller than the new id, or -1 (ignored). */

@@ -227,31 +227,15 @@ static hk_status check_optimizer(const hk_plan *plan, hk_error *err) {
   return HK_OK;
 }
 
-static hk_status check_rate(const char *key, double rate, hk_error *err) {
-  if (rate == 0 || (rate >= HK_LEAST_PACE && rate <= HK_MOST_PACE)) return HK_OK;
-  return hk_fail(err, HK_INPUT, "%s: expected a number from %g to %g, got %g", key, HK_LEAST_PACE,
-                 HK_MOST_PACE, rate);
-}
-
-static hk_status check_pace(const hk_plan *plan, hk_error *err) {
-  const hk_pace *p = &plan->pace;
-  HK_TRY(check_rate("pace.h2d_bytes_per_s", p->in, err));
-  HK_TRY(check_rate("pace.d2h_bytes_per_s", p->out, err));
-  HK_TRY(check_rate("pace.cpu_params_per_s", p->cpu, err));
-  if (p->flush < 0 || p->flush > HK_MOST_FLUSH)
-    return hk_fail(err, HK_INPUT, "pace.flush_blocks: expected a whole number from 1 to %d, got %d",
-                   HK_MOST_FLUSH, p->flush);
-  if (plan->runtime == HK_RUNTIME_DEEPSPEED && hk_is_paced(p))
-    return hk_fail(err, HK_INPUT, "pace: DeepSpeed does not pace its update; use runtime hocket");
-  for (size_t i = 0; i < plan->n_subgroups && (p->in > 0 || p->out > 0); i++)
-    if (plan->subgroups[i].route == HK_ROUTE_MAPPED)
-      return hk_fail(err, HK_INPUT,
-                     "pace: subgroup %zu has route mapped, whose kernels cannot be paced; leave "
-                     "h2d_bytes_per_s and d2h_bytes_per_s out",
-                     i);
-  if (p->flush > 0 && (plan->flush != HK_FLUSH_ASYNC || plan->overlap != HK_OVERLAP_NONE))
+static hk_status check_flush(const hk_plan *plan, hk_error *err) {
+  if (plan->flush_blocks < 0 || plan->flush_blocks > HK_MOST_FLUSH)
+    return hk_fail(err, HK_INPUT, "flush.blocks: expected a whole number from 1 to %d, got %d",
+                   HK_MOST_FLUSH, plan->flush_blocks);
+  if (plan->runtime == HK_RUNTIME_DEEPSPEED && (plan->flush_blocks > 0 || plan->reduce_first))
     return hk_fail(err, HK_INPUT,
-                   "pace.flush_blocks: needs flush mode async and no overlap of updates");
+                   "flush.blocks, flush.reduce_first: DeepSpeed has neither; use runtime hocket");
+  if (plan->flush_blocks > 0 && (plan->flush != HK_FLUSH_ASYNC || plan->overlap != HK_OVERLAP_NONE))
+    return hk_fail(err, HK_INPUT, "flush.blocks: needs mode async and no overlap of updates");
   return HK_OK;
 }
 
@@ -285,7 +269,7 @@ static hk_status check_settings(const hk_plan *plan, hk_error *err) {
     return hk_fail(err, HK_INPUT, "cpu.threads: expected a whole number from 1 to %d, got %d",
                    HK_MOST_CPU_THREADS, plan->cpu_threads);
   }
-  return check_pace(plan, err);
+  return check_flush(plan, err);
 }
 
 hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
@@ -461,17 +445,6 @@ hk_accumulate hk_plan_accumulates(const hk_plan *plan) {
   return plan->accumulate;
 }
 
-/* " paced flush 5 reduce first": whether the plan limits its rates, the blocks whose gradients may
- * wait, and the order of collectives. */
-static const char *title_pace(const hk_pace *pace, char *buffer, size_t size) {
-  char flush[24] = "";
-  const char *first = pace->reduce_first ? " reduce first" : "";
-  if (pace->flush > 0) snprintf(flush, sizeof flush, " flush %d", pace->flush);
-  const bool paced = pace->in > 0 || pace->out > 0 || pace->cpu > 0;
-  snprintf(buffer, size, "%s%s%s", paced ? " paced" : "", flush, first);
-  return buffer;
-}
-
 /* Decimals of a ratio: two, or as many as it has if those are at most five. */
 static int digits_of(double ratio) {
   double scaled = 100 * ratio;
@@ -493,7 +466,7 @@ static bool is_front(const hk_plan *plan) {
 }
 
 const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
-  char stride[24] = "", ratio[24] = "", overlap[24] = "", sums[24] = "";
+  char stride[24] = "", ratio[24] = "", overlap[24] = "", sums[24] = "", flush[24] = "";
   if (plan->stride > 0) snprintf(stride, sizeof stride, " k=%d", plan->stride);
   if (plan->ratio > 0 && plan->ratio < 1)
     snprintf(ratio, sizeof ratio, " r=%.*f", digits_of(plan->ratio), plan->ratio);
@@ -501,11 +474,13 @@ const char *hk_plan_title(const hk_plan *plan, char *buffer, size_t size) {
     snprintf(overlap, sizeof overlap, " overlap %s", hk_overlap_names[plan->overlap]);
   if (plan->accumulate != HK_ACCUMULATE_GPU && plan->job.grad_accum > 1)
     snprintf(sums, sizeof sums, " sums %s", hk_accumulate_names[plan->accumulate]);
-  const bool waits = plan->runtime == HK_RUNTIME_HOCKET && plan->flush == HK_FLUSH_SYNC;
-  char pace[48];
+  if (plan->flush_blocks > 0)
+    snprintf(flush, sizeof flush, " flush %d", plan->flush_blocks);
+  else if (plan->runtime == HK_RUNTIME_HOCKET && plan->flush == HK_FLUSH_SYNC)
+    snprintf(flush, sizeof flush, " flush sync");
   snprintf(buffer, size, "%s%s%s%s%s%s%s%s", plan->policy, stride, ratio,
-           is_front(plan) ? " front" : "", overlap, sums, waits ? " flush sync" : "",
-           title_pace(&plan->pace, pace, sizeof pace));
+           is_front(plan) ? " front" : "", overlap, sums, flush,
+           plan->reduce_first ? " reduce first" : "");
   return buffer;
 }
 

@@ -68,25 +68,6 @@ typedef struct {
                */
 } hk_guess_costs;
 
-/* Limits that a plan sets itself, so that one side of the update leaves host memory or its link to
- * the other. Of one rank; 0: no limit. */
-typedef struct {
-  double in;  /* bytes a second to the GPU in the update: state and new weights together */
-  double out; /* bytes of state a second from the GPU */
-  double cpu; /* parameters a second of the CPU team (adamw_cpu) */
-  int flush;  /* blocks whose gradients may be on the GPU, to be reduced or copied to the host */
-  bool reduce_first; /* backward: a block's gradients are reduced before weights are gathered */
-} hk_pace;
-
-static inline bool hk_is_paced(const hk_pace *p) {
-  return p->in > 0 || p->out > 0 || p->cpu > 0 || p->flush > 0 || p->reduce_first;
-}
-
-static inline bool hk_same_pace(const hk_pace *a, const hk_pace *b) {
-  return a->in == b->in && a->out == b->out && a->cpu == b->cpu && a->flush == b->flush &&
-         a->reduce_first == b->reduce_first;
-}
-
 /* Upper limits of a job's and a plan's fields: for checks, plan files and the command line. */
 #define HK_MOST_GPUS        64 /* of a node; also of a tensor-parallel group */
 #define HK_MOST_NODES       65536
@@ -97,8 +78,6 @@ static inline bool hk_same_pace(const hk_pace *a, const hk_pace *b) {
 #define HK_MOST_STRIDE      (1 << 20)
 #define HK_MOST_BUFFERS     1024
 #define HK_MOST_CPU_THREADS (1 << 16)
-#define HK_LEAST_PACE       1e6 /* bytes or parameters a second */
-#define HK_MOST_PACE        1e15
 #define HK_MOST_FLUSH       (1 << 20)
 
 /* What is trained and on how many GPUs. World size = gpus x nodes; dp = world / (tp x pp). */
@@ -178,8 +157,10 @@ typedef struct {
   hk_flush flush;
   int flush_bytes_per_param; /* 2 (the gradient's own type) or 4 (fp32, cast on the GPU before the
                                 copy) */
+  int flush_blocks;  /* of each rank: blocks whose gradients may be on the GPU, to be reduced or
+                        copied to the host; 0: no limit */
+  bool reduce_first; /* backward: a block's gradients are reduced before weights are gathered */
   hk_overlap overlap;
-  hk_pace pace;
   hk_optimizer optimizer;
   hk_accumulate accumulate; /* as chosen; see hk_plan_accumulates */
   hk_clip clip;             /* an engine's caller chooses this, whatever the plan says */

@@ -41,15 +41,13 @@ static bool add_job(cJSON *root, const hk_job *job) {
          (job->ep <= 1 || add_number(o, "ep", job->ep));
 }
 
-/* "pace" and each of its members are written only if they set a limit. */
-static bool add_pace(cJSON *root, const hk_pace *pace) {
-  if (!hk_is_paced(pace)) return true;
-  cJSON *o = cJSON_AddObjectToObject(root, "pace");
-  return o != NULL && (pace->in == 0 || add_number(o, "h2d_bytes_per_s", pace->in)) &&
-         (pace->out == 0 || add_number(o, "d2h_bytes_per_s", pace->out)) &&
-         (pace->cpu == 0 || add_number(o, "cpu_params_per_s", pace->cpu)) &&
-         (pace->flush == 0 || add_number(o, "flush_blocks", pace->flush)) &&
-         (!pace->reduce_first || cJSON_AddBoolToObject(o, "reduce_first", true) != NULL);
+/* "blocks" and "reduce_first" are written only if they are set. */
+static bool add_flush(cJSON *root, const hk_plan *plan) {
+  cJSON *o = cJSON_AddObjectToObject(root, "flush");
+  return o != NULL && add_string(o, "mode", flush_names[plan->flush]) &&
+         add_number(o, "bytes_per_param", plan->flush_bytes_per_param) &&
+         (plan->flush_blocks == 0 || add_number(o, "blocks", plan->flush_blocks)) &&
+         (!plan->reduce_first || cJSON_AddTrueToObject(o, "reduce_first") != NULL);
 }
 
 /* "guess" is written only if it is known. */
@@ -81,11 +79,7 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
     return false;
   if (!add_guess(root, plan)) return false;
   if (plan->sum_bytes > 0 && !add_number(root, "sum_bytes", (double)plan->sum_bytes)) return false;
-  cJSON *flush = cJSON_AddObjectToObject(root, "flush");
-  if (flush == NULL || !add_string(flush, "mode", flush_names[plan->flush]) ||
-      !add_number(flush, "bytes_per_param", plan->flush_bytes_per_param)) {
-    return false;
-  }
+  if (!add_flush(root, plan)) return false;
   cJSON *staging = cJSON_AddObjectToObject(root, "staging");
   if (staging == NULL || !add_number(staging, "buffers", plan->buffers) ||
       !add_number(staging, "piece_numel", (double)plan->piece_numel)) {
@@ -96,7 +90,6 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
       cJSON_AddBoolToObject(cpu, "cores_bound", plan->cores_bound) == NULL) {
     return false;
   }
-  if (!add_pace(root, &plan->pace)) return false;
   cJSON *subgroup = cJSON_AddObjectToObject(root, "subgroup");
   return subgroup != NULL && add_string(subgroup, "rule", rule_names[plan->subgroup_rule]) &&
          add_number(subgroup, "numel", (double)plan->subgroup_numel);
@@ -208,25 +201,19 @@ static hk_status read_job(const cJSON *root, hk_job *job, hk_error *err) {
   return hk_json_bool(o, "checkpoint_activations", &job->checkpoint_activations, err);
 }
 
-static hk_status read_rate(const cJSON *object, const char *key, double *out, hk_error *err) {
-  if (cJSON_GetObjectItemCaseSensitive(object, key) == NULL) return HK_OK;
-  return hk_json_double(object, key, HK_LEAST_PACE, HK_MOST_PACE, out, err);
-}
-
-static hk_status read_pace(const cJSON *root, hk_pace *pace, hk_error *err) {
+static hk_status read_flush(const cJSON *root, hk_plan *plan, hk_error *err) {
   const cJSON *o = NULL;
-  if (cJSON_GetObjectItemCaseSensitive(root, "pace") == NULL) return HK_OK;
-  HK_TRY(hk_json_object(root, "pace", &o, err));
-  HK_TRY(read_rate(o, "h2d_bytes_per_s", &pace->in, err));
-  HK_TRY(read_rate(o, "d2h_bytes_per_s", &pace->out, err));
-  HK_TRY(read_rate(o, "cpu_params_per_s", &pace->cpu, err));
-  if (cJSON_GetObjectItemCaseSensitive(o, "reduce_first") != NULL)
-    HK_TRY(hk_json_bool(o, "reduce_first", &pace->reduce_first, err));
-  if (cJSON_GetObjectItemCaseSensitive(o, "flush_blocks") == NULL) return HK_OK;
-  int64_t flush = 0;
-  HK_TRY(hk_json_int(o, "flush_blocks", 1, HK_MOST_FLUSH, &flush, err));
-  pace->flush = (int)flush;
-  return HK_OK;
+  int mode = 0;
+  int64_t blocks = 0;
+  HK_TRY(hk_json_object(root, "flush", &o, err));
+  HK_TRY(read_name(o, "mode", flush_names, 2, &mode, err));
+  plan->flush = (hk_flush)mode;
+  HK_TRY(read_int(o, "bytes_per_param", 4, &plan->flush_bytes_per_param, err));
+  if (cJSON_GetObjectItemCaseSensitive(o, "blocks") != NULL)
+    HK_TRY(hk_json_int(o, "blocks", 1, HK_MOST_FLUSH, &blocks, err));
+  plan->flush_blocks = (int)blocks;
+  if (cJSON_GetObjectItemCaseSensitive(o, "reduce_first") == NULL) return HK_OK;
+  return hk_json_bool(o, "reduce_first", &plan->reduce_first, err);
 }
 
 #define MOST_GUESS_MS 1e9 /* some 12 days */
@@ -266,17 +253,13 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
   HK_TRY(read_guess(root, &plan->guess, err));
   if (cJSON_GetObjectItemCaseSensitive(root, "sum_bytes") != NULL)
     HK_TRY(hk_json_int(root, "sum_bytes", 1, 1LL << 52, &plan->sum_bytes, err));
-  HK_TRY(hk_json_object(root, "flush", &o, err));
-  HK_TRY(read_name(o, "mode", flush_names, 2, &choice, err));
-  plan->flush = (hk_flush)choice;
-  HK_TRY(read_int(o, "bytes_per_param", 4, &plan->flush_bytes_per_param, err));
+  HK_TRY(read_flush(root, plan, err));
   HK_TRY(hk_json_object(root, "staging", &o, err));
   HK_TRY(read_int(o, "buffers", HK_MOST_BUFFERS, &plan->buffers, err));
   HK_TRY(hk_json_int(o, "piece_numel", 1, 1LL << 52, &plan->piece_numel, err));
   HK_TRY(hk_json_object(root, "cpu", &o, err));
   HK_TRY(read_int(o, "threads", HK_MOST_CPU_THREADS, &plan->cpu_threads, err));
   HK_TRY(hk_json_bool(o, "cores_bound", &plan->cores_bound, err));
-  HK_TRY(read_pace(root, &plan->pace, err));
   HK_TRY(hk_json_object(root, "subgroup", &o, err));
   HK_TRY(read_name(o, "rule", rule_names, 3, &choice, err));
   plan->subgroup_rule = (hk_subgroup_rule)choice;
@@ -351,9 +334,9 @@ static hk_status read_model(const cJSON *root, hk_plan *plan, hk_error *err) {
  * The model's config is not checked, because its format is not hocket's. */
 static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   static const char *const root_keys[] = {
-      "schema",     "model",   "machine",   "profile",  "job",       "policy", "runtime",
-      "flush",      "staging", "cpu",       "subgroup", "subgroups", "order",  "optimizer",
-      "accumulate", "pace",    "sum_bytes", "overlap",  "clip",      "guess"};
+      "schema",     "model",     "machine", "profile",  "job",       "policy", "runtime",
+      "flush",      "staging",   "cpu",     "subgroup", "subgroups", "order",  "optimizer",
+      "accumulate", "sum_bytes", "overlap", "clip",     "guess"};
   static const char *const subgroup_keys[] = {"numel", "route", "ahead", "early", "held_staged"};
   /* plan/1 has neither the last three of the document's keys nor the last three of a subgroup's. */
   const size_t n_root = sizeof root_keys / sizeof *root_keys;
@@ -367,14 +350,15 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
         "loss_chunks", "pp", "pp_chunks", "sequence_parallel", "ep"},
        12},
       {"policy", {"name", "stride", "ratio"}, 3},
-      {"flush", {"mode", "bytes_per_param"}, 2},
+      {"flush", {"mode", "bytes_per_param", "blocks", "reduce_first"}, 4},
       {"staging", {"buffers", "piece_numel"}, 2},
       {"cpu", {"threads", "cores_bound"}, 2},
-      {"pace",
-       {"h2d_bytes_per_s", "d2h_bytes_per_s", "cpu_params_per_s", "flush_blocks", "reduce_first"},
-       5},
       {"subgroup", {"rule", "numel"}, 2},
   };
+  if (cJSON_GetObjectItemCaseSensitive(root, "pace") != NULL)
+    return hk_fail(err, HK_INPUT,
+                   "key 'pace': limits to the rates of copies and of the CPU team were removed, "
+                   "because they gained nothing; make the plan anew with 'hocket plan'");
   HK_TRY(hk_json_known(root, "", root_keys, overlaps ? n_root : n_root - 3, err));
   for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
     HK_TRY(hk_json_known(cJSON_GetObjectItemCaseSensitive(root, objects[i].object),

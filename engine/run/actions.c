@@ -53,8 +53,8 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_str
       const hk_bytes at = arrays[t].at;
       const hk_bytes bytes = whole ? row * shape->bytes : hk_slab_array_bytes(&arrays[t], run.n);
       char *slab = (char *)slabs[run.slab] + at;
-      HK_TRY(hk_engine_copy_paced(e, stream, in ? staging + at : slab, in ? slab : staging + at,
-                                  bytes, in, err));
+      HK_TRY(e->backend->ops->copy(stream, in ? staging + at : slab, in ? slab : staging + at,
+                                   bytes, err));
     }
     staging += row * shape->bytes;
     offset += whole ? row * shape->numel : run.n;
@@ -69,8 +69,8 @@ static hk_status fetch(hk_engine *e, int32_t id, hk_stream *stream, hk_error *er
   HK_TRY(copy_state(e, id, hk_engine_op_numel(e, op), true, stream, err));
   if (op->when != HK_WHEN_HELD) return HK_OK;
   const hk_grad_image *image = image_of(e, op);
-  return hk_engine_copy_paced(e, stream, staged_grads(e, id), (char *)e->grads + image->at,
-                              image->bytes, true, err);
+  return e->backend->ops->copy(stream, staged_grads(e, id), (char *)e->grads + image->at,
+                               image->bytes, err);
 }
 
 /* Address at which the arrival of a write-back is noted: the attempt's number is written there. */

@@ -15,8 +15,6 @@ typedef struct {
   hk_chunks chunks;
   const hk_adamw_step *steps; /* [param] */
   uint16_t *to;               /* weights of parameters `begin` and on; NULL: the state has them */
-  double rate;                /* most parameters a second; 0: no limit */
-  hk_ns started; /* with a limit: parameter `begin` + i is not begun before started + i / rate */
 } team_work;
 
 /* Copies the state of a tensor without a gradient from `home` to `other`, unchanged. */
@@ -65,7 +63,6 @@ static void adamw_chunk(void *arg, int64_t chunk, int thread) {
   const team_work *w = arg;
   const int64_t first = hk_chunk_begin(&w->chunks, chunk);
   const int64_t end = w->begin + hk_chunk_begin(&w->chunks, chunk + 1);
-  if (w->rate > 0) hk_engine_sleep_until(w->e, w->started + (hk_ns)((double)first / w->rate * 1e9));
   for (int64_t at = w->begin + first; at < end;) {
     const hk_slab_run run = hk_state_run(&w->e->state, w->s, at, end);
     adamw_run(w, &run);
@@ -80,8 +77,6 @@ void hk_engine_update_on_cpu(hk_engine *e, const hk_op *op, const hk_adamw_step 
                  .begin = op->offset,
                  .chunks = hk_chunks_of(op->work, MOST_CHUNK, hk_team_threads(e->team)),
                  .steps = steps,
-                 .to = hk_engine_host_weights(e, op),
-                 .rate = e->plan.pace.cpu};
-  if (w.rate > 0) w.started = hk_engine_reserve(&e->paced_cpu, w.rate, op->work);
+                 .to = hk_engine_host_weights(e, op)};
   hk_team_run(e->team, w.chunks.count, adamw_chunk, &w);
 }

@@ -4,8 +4,7 @@
 #include "core/graph/bytes.h"
 #include "engine/run/actions_private.h"
 
-/* Segments for one launch of HK_KERNEL_SCATTER. Those that read host memory (`mapped`) are cut into
- * parts if the plan limits copies to the device. */
+/* Segments for one launch of HK_KERNEL_SCATTER. */
 typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
@@ -20,7 +19,6 @@ static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_str
                              .n_segments = b->n,
                              .mapped = mapped};
   const bool any = b->n > 0;
-  if (any && mapped) hk_engine_pace(e, HK_BYTES_BF16 * b->values, true);
   b->n = 0;
   b->values = 0;
   return any ? e->backend->ops->launch(stream, &scatter, err) : HK_OK;
@@ -28,18 +26,9 @@ static hk_status scatter_now(hk_engine *e, scatter_batch *b, bool mapped, hk_str
 
 static hk_status scatter_add(hk_engine *e, scatter_batch *b, const hk_segment *segment, bool mapped,
                              hk_stream *stream, hk_error *err) {
-  const int64_t most = mapped ? hk_engine_paced_part(e, true) / (hk_bytes)HK_BYTES_BF16 : INT64_MAX;
-  for (int64_t done = 0, n; done < segment->n; done += n) {
-    n = hk_min(segment->n - done, most);
-    if (b->n == HK_SEGMENTS_MOST || (b->n > 0 && b->values > most - n))
-      HK_TRY(scatter_now(e, b, mapped, stream, err));
-    hk_segment *part = &b->segments[b->n++];
-    *part = *segment;
-    part->from = (const char *)segment->from + (size_t)done * hk_grad_size(segment->from_type);
-    part->to = (char *)segment->to + (size_t)done * hk_grad_size(segment->to_type);
-    part->n = n;
-    b->values += n;
-  }
+  if (b->n == HK_SEGMENTS_MOST) HK_TRY(scatter_now(e, b, mapped, stream, err));
+  b->segments[b->n++] = *segment;
+  b->values += segment->n;
   return HK_OK;
 }
 
@@ -53,7 +42,7 @@ static hk_status send_segment(hk_engine *e, scatter_batch *b, const hk_segment *
   const hk_bytes bytes = segment->n * (hk_bytes)hk_grad_size(segment->to_type);
   const bool copied = mapped && !e->graph.weights_pulled && segment->from_type == segment->to_type;
   if (copied && bytes >= LEAST_COPY)
-    return hk_engine_copy_paced(e, stream, segment->to, segment->from, bytes, true, err);
+    return e->backend->ops->copy(stream, segment->to, segment->from, bytes, err);
   return scatter_add(e, b, segment, mapped, stream, err);
 }
 
@@ -92,9 +81,9 @@ static hk_status send_early_slabs(hk_engine *e, const hk_op *op, hk_stream *stre
   void *const *slabs = hk_state_written(&e->state, hk_engine_subgroup(e, op));
   for (int64_t at = op->offset, end = at + hk_engine_op_numel(e, op); at < end;) {
     const hk_slab_run run = hk_state_run(&e->state, (size_t)op->subgroup, at, end);
-    HK_TRY(hk_engine_copy_paced(e, stream, early_weights(e, op) + (at - op->offset),
-                                hk_slab_at(&e->state.shape, slabs[run.slab], run.at).p,
-                                HK_BYTES_BF16 * run.n, true, err));
+    HK_TRY(e->backend->ops->copy(stream, early_weights(e, op) + (at - op->offset),
+                                 hk_slab_at(&e->state.shape, slabs[run.slab], run.at).p,
+                                 HK_BYTES_BF16 * run.n, err));
     at += run.n;
   }
   return HK_OK;
@@ -105,8 +94,8 @@ static hk_status send_early_slabs(hk_engine *e, const hk_op *op, hk_stream *stre
  * state is copied. */
 static hk_status send_early(hk_engine *e, const hk_op *op, hk_stream *stream, hk_error *err) {
   if (e->weights == NULL) return send_early_slabs(e, op, stream, err);
-  return hk_engine_copy_paced(e, stream, early_weights(e, op), hk_engine_host_weights(e, op),
-                              HK_BYTES_BF16 * hk_engine_op_numel(e, op), true, err);
+  return e->backend->ops->copy(stream, early_weights(e, op), hk_engine_host_weights(e, op),
+                               HK_BYTES_BF16 * hk_engine_op_numel(e, op), err);
 }
 
 /* Writes new weights of a piece of route cpu to the tensors. bf16 weights come from `weights`, in

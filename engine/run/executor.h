@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a task graph on real lanes. Each CPU lane has a thread that does its operations. Device
  * lanes have a stream each, and threads that queue operations on them: one thread for each lane
- * that waits for the CPU, picks or is paced, and one for all other lanes together. Dependencies
- * between streams are events. A CPU operation waits for an event of the operation that it depends
- * on, never for the whole device; a device operation that depends on the CPU is queued when the CPU
- * operation has ended. Nothing is allocated during a run.
+ * that waits for the CPU or picks, and one for all other lanes together. Dependencies between
+ * streams are events. A CPU operation waits for an event of the operation that it depends on, never
+ * for the whole device; a device operation that depends on the CPU is queued when the CPU operation
+ * has ended. Nothing is allocated during a run.
  *
  * Threads: calls on one executor must not overlap, except hk_executor_await, hk_executor_await_all,
  * hk_executor_follow and hk_executor_done, which several threads may be in at any time during a
@@ -75,8 +75,6 @@ void hk_executor_done_outside(hk_executor *executor, int32_t op);
 /* Queues an operation of an external device lane on the lane's stream. Once a run for each
  * operation; calls for one lane must not overlap. */
 hk_status hk_executor_issue(hk_executor *executor, int32_t op, hk_error *err);
-/* Whether the run under way has failed or was cancelled. For actions that wait. */
-bool hk_executor_is_stopped(hk_executor *executor);
 /* The stream of a device lane; NULL: the graph has no lane of this kind. */
 hk_stream *hk_executor_stream(const hk_executor *executor, hk_lane_kind lane);
 /* Waits until all operations of the external device lanes of this kind have ended. */

@@ -31,7 +31,6 @@ static hk_status open_lanes(hk_executor *x, hk_error *err) {
     hk_exec_lane *l = &x->lanes[i];
     l->on_cpu = hk_lane_on_cpu(graph->lanes[i].kind);
     l->external = x->actions.external & 1u << graph->lanes[i].kind;
-    l->paced = !l->on_cpu && hk_lane_pace(graph, graph->lanes[i].kind) > 0;
     l->most = most_ahead(x, graph->lanes[i].kind);
     HK_TRY(open_list(l->n, &l->ops, err));
     l->n = 0;
@@ -61,12 +60,10 @@ static bool waits_for_others(const hk_executor *x, const hk_op *op, const bool *
 }
 
 /* Marks in `alone` (zeros on entry) the lanes that get a worker of their own: CPU lanes, external
- * lanes, picking lanes, paced lanes, and device lanes that wait for another worker. A lane that is
- * marked may be awaited by a lane looked at before, so the search repeats until it marks no further
- * lane. */
+ * lanes, picking lanes, and device lanes that wait for another worker. A lane that is marked may be
+ * awaited by a lane looked at before, so the search repeats until it marks no further lane. */
 static void find_alone(const hk_executor *x, bool *alone) {
   const hk_graph *graph = x->graph;
-  for (size_t i = 0; i < graph->n_lanes; i++) alone[i] = x->lanes[i].paced;
   for (bool changed = true; changed;) {
     changed = false;
     for (size_t i = 0; i < graph->n_ops; i++) {
@@ -190,9 +187,9 @@ static hk_status open_dependents(hk_executor *x, hk_error *err) {
 /* -- Events ------------------------------------------------------------------------------------ */
 
 /* Marks in `awaited` (zeros on entry) the operations whose end events threads wait for:
- * dependencies of CPU operations and of paced lanes, operations of external lanes, and those that
- * limit how far a lane is queued ahead (wait_for_room in executor_workers.c). Only these events are
- * opened as awaited, because on CUDA each such event interrupts a CPU. */
+ * dependencies of CPU operations, operations of external lanes, and those that limit how far a lane
+ * is queued ahead (wait_for_room in executor_workers.c). Only these events are opened as awaited,
+ * because on CUDA each such event interrupts a CPU. */
 static void find_awaited(const hk_executor *x, bool *awaited) {
   const hk_graph *graph = x->graph;
   for (size_t l = 0; l < graph->n_lanes; l++) {
@@ -208,7 +205,7 @@ static void find_awaited(const hk_executor *x, bool *awaited) {
   for (size_t i = 0; i < graph->n_ops; i++) {
     const hk_op *op = &graph->ops[i];
     const hk_exec_lane *own = hk_exec_lane_of(x, (int32_t)i);
-    if (!own->on_cpu && !own->paced) continue;
+    if (!own->on_cpu) continue;
     for (int32_t d = op->deps_begin; d < op->deps_end; d++) awaited[graph->deps[d]] = true;
   }
 }

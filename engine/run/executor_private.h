@@ -3,11 +3,10 @@
  * executor_workers.c holds what its threads do, executor.c starts runs and waits for them.
  *
  * A worker is a thread that serves one or more lanes. These lanes have a worker each: CPU lanes
- * unless they are external; external device lanes; lanes that pick; paced lanes; device lanes that
- * wait for the CPU team, for a paced lane or for another lane of this kind. One further worker
- * serves all remaining device lanes, in the graph's order: when the CPU team keeps every core busy,
- * a thread may wait milliseconds for a core, and separate workers that wait for each other would
- * pay that wait once an operation. */
+ * unless they are external; external device lanes; lanes that pick; device lanes that wait for the
+ * CPU team or for another lane of this kind. One further worker serves all remaining device lanes,
+ * in the graph's order: when the CPU team keeps every core busy, a thread may wait milliseconds for
+ * a core, and separate workers that wait for each other would pay that wait once an operation. */
 #ifndef HK_ENGINE_RUN_EXECUTOR_PRIVATE_H
 #define HK_ENGINE_RUN_EXECUTOR_PRIVATE_H
 
@@ -25,9 +24,7 @@ typedef struct hk_exec_worker hk_exec_worker;
 
 typedef struct {
   bool on_cpu;
-  bool external; /* its operations are executed by the caller */
-  bool paced;    /* its worker issues copies over time (hk_lane_pace), so it waits itself for what
-                    other streams would wait for */
+  bool external;     /* its operations are executed by the caller */
   hk_stream *stream; /* device lanes; NULL for CPU lanes */
   hk_exec_worker *worker;
   int32_t *ops; /* [n] ids of its operations, in the graph's order */

@@ -81,7 +81,7 @@ static bool stopped(const hk_executor *x) {
   return x->failure.status != HK_OK || x->cancelled;
 }
 
-bool hk_executor_is_stopped(hk_executor *x) {
+static bool run_is_stopped(hk_executor *x) {
   pthread_mutex_lock(&x->mutex);
   const bool yes = stopped(x);
   pthread_mutex_unlock(&x->mutex);
@@ -122,8 +122,7 @@ static void fail(hk_executor *x, int32_t op, const hk_error *err) {
 /* -- One operation ----------------------------------------------------------------------------- */
 
 /* Waits until operation `id` of this worker may run or be queued. CPU operations are waited for by
- * the thread; a stream waits for device operations by their end events, unless its lane is paced.
- * False: the run was stopped.
+ * the thread; a stream waits for device operations by their end events. False: the run was stopped.
  */
 static bool await_dependencies(hk_exec_worker *w, int32_t id, hk_error *err) {
   hk_executor *x = w->executor;
@@ -139,9 +138,8 @@ static bool await_dependencies(hk_exec_worker *w, int32_t id, hk_error *err) {
     if (awaits_end) continue;
     send_wakes(w);
     const hk_backend_ops *ops = x->backend->ops;
-    const hk_status status = own->on_cpu || own->paced
-                                 ? ops->event_sync(x->end[before], err)
-                                 : ops->wait(own->stream, x->end[before], err);
+    const hk_status status = own->on_cpu ? ops->event_sync(x->end[before], err)
+                                         : ops->wait(own->stream, x->end[before], err);
     if (status != HK_OK) {
       fail(x, id, err);
       return false;
@@ -269,7 +267,7 @@ static void do_in_order(hk_exec_worker *w) {
     /* After a failure in another lane a CPU lane completes the subgroup that it has begun. */
     const bool same_subgroup = w->on_cpu && i > 0 && graph->ops[id].subgroup >= 0 &&
                                graph->ops[id].subgroup == graph->ops[w->ops[i - 1]].subgroup;
-    if (!same_subgroup && hk_executor_is_stopped(x)) return;
+    if (!same_subgroup && run_is_stopped(x)) return;
     if (!do_one(w, id)) return;
   }
 }

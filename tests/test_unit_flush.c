@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-/* Plans with paces (hk_pace) in the simulator: each limit holds, a limit that is not reached
- * changes nothing, and backward waits for flushes as the plan or the GPU memory demands. */
-#include <math.h>
-#include <stdio.h>
-
-#include "sim/pace.h"
+/* Backward waits for flushes, and reduces gradients first, as the plan or the GPU memory demands.
+ */
+#include "sim/flush.h"
 #include "sim/rank.h"
 #include "tests/fixture.h"
 
@@ -38,39 +35,6 @@ static hk_forecast forecast_of(const hk_plan *plan, const hk_machine *machine) {
   return forecast;
 }
 
-static double update_of(const hk_plan *plan, const hk_machine *machine) {
-  hk_forecast forecast = forecast_of(plan, machine);
-  const double seconds = (double)forecast.update_ns / 1e9;
-  hk_forecast_free(&forecast);
-  return seconds;
-}
-
-/* With *limit = a quarter of (work / unlimited update time) the update takes 4 to 5 times as long.
- * A limit above every rate changes nothing. */
-static void assert_limit(hk_plan *plan, const hk_machine *machine, double *limit, double work) {
-  const double free = update_of(plan, machine);
-  *limit = work / free / 4;
-  const double seconds = update_of(plan, machine);
-  assert_true(seconds >= 4 * free && seconds <= 5 * free + 1e-3);
-  *limit = HK_MOST_PACE;
-  assert_true(update_of(plan, machine) == free);
-  *limit = 0;
-}
-
-static void limits_hold(void **state) {
-  (void)state;
-  const hk_machine machine = schoolbook_machine();
-  hk_plan staged = plan_of(&machine, &hk_policy_streamed);
-  hk_plan cpu = plan_of(&machine, &hk_policy_zero_offload);
-  const double n = (double)staged.model.parameters;
-  assert_limit(&staged, &machine, &staged.pace.in, 12 * n);
-  assert_limit(&staged, &machine, &staged.pace.out, 12 * n);
-  assert_limit(&cpu, &machine, &cpu.pace.in, 2 * n);
-  assert_limit(&cpu, &machine, &cpu.pace.cpu, n);
-  hk_plan_free(&staged);
-  hk_plan_free(&cpu);
-}
-
 /* With fewer blocks whose gradients may wait, backward takes no more memory and no less time. With
  * all 5 blocks it is as without a limit, with one it takes less memory. */
 static void backward_waits_for_flushes(void **state) {
@@ -83,7 +47,7 @@ static void backward_waits_for_flushes(void **state) {
   hk_ns last = INT64_MAX;
   hk_bytes peak = 0;
   for (int blocks = 1; blocks <= 5; blocks++) {
-    plan.pace.flush = blocks;
+    plan.flush_blocks = blocks;
     hk_forecast waits = forecast_of(&plan, &machine);
     assert_true(waits.backward_ns <= last && waits.backward_ns >= free.backward_ns);
     assert_true(waits.result.memory.peak_of[HK_PHASE_BACKWARD] >= peak);
@@ -93,7 +57,7 @@ static void backward_waits_for_flushes(void **state) {
   }
   assert_int_equal(last, free.backward_ns);
   assert_int_equal(peak, free.result.memory.peak_of[HK_PHASE_BACKWARD]);
-  plan.pace.flush = 1;
+  plan.flush_blocks = 1;
   hk_forecast one = forecast_of(&plan, &machine);
   assert_true(one.result.memory.peak_of[HK_PHASE_BACKWARD] < peak);
   hk_forecast_free(&one);
@@ -101,7 +65,7 @@ static void backward_waits_for_flushes(void **state) {
   hk_plan_free(&plan);
 }
 
-/* GPU memory holds gradients of two waiting blocks: hk_pace_flush finds the limit 2. */
+/* GPU memory holds gradients of two waiting blocks: hk_flush_fit finds the limit 2. */
 static void as_many_wait_as_fit(void **state) {
   (void)state;
   hk_error err = {0};
@@ -109,16 +73,16 @@ static void as_many_wait_as_fit(void **state) {
   machine.d2h.value = machine.duplex.value = machine.h2d.value = 1e6;
   machine.mapped.value = machine.fabric_d2h.value = 1e6;
   hk_plan plan = plan_of(&machine, &hk_policy_zero_offload);
-  plan.pace.flush = 2;
+  plan.flush_blocks = 2;
   hk_forecast two = forecast_of(&plan, &machine);
-  plan.pace.flush = 0;
+  plan.flush_blocks = 0;
   machine.gpu_memory.value = (double)two.result.memory.peak + machine.gpu_reserved.value;
   hk_forecast f = forecast_of(&plan, &machine);
   assert_false(f.feasible);
-  must(hk_pace_flush(&f, true, &machine, &err), &err);
+  must(hk_flush_fit(&f, true, &machine, &err), &err);
   assert_true(f.feasible);
   assert_int_equal(f.plan.flush, HK_FLUSH_ASYNC);
-  assert_int_equal(f.plan.pace.flush, 2);
+  assert_int_equal(f.plan.flush_blocks, 2);
   hk_forecast_free(&two);
   hk_forecast_free(&f);
   hk_plan_free(&plan);
@@ -144,18 +108,18 @@ static void gradients_that_do_not_fit_are_reduced_first(void **state) {
                                   HK_RUNTIME_HOCKET};
   must(hk_candidate_plan(&candidate, &model, &machine, &job, &settings, &plan, &err), &err);
   hk_forecast late = forecast_of(&plan, &machine);
-  plan.pace.reduce_first = true;
+  plan.reduce_first = true;
   hk_forecast first = forecast_of(&plan, &machine);
-  plan.pace.reduce_first = false;
+  plan.reduce_first = false;
   assert_true(first.backward_ns > late.backward_ns);
   assert_true(first.result.memory.peak < late.result.memory.peak);
   machine.gpu_memory.value = (double)first.result.memory.peak + machine.gpu_reserved.value;
   for (int may_wait = 0; may_wait < 2; may_wait++) {
     hk_forecast f = forecast_of(&plan, &machine);
     assert_false(f.feasible);
-    must(hk_pace_flush(&f, may_wait, &machine, &err), &err);
+    must(hk_flush_fit(&f, may_wait, &machine, &err), &err);
     assert_true(f.feasible && f.iteration_ns <= first.iteration_ns);
-    assert_true(may_wait || (f.plan.pace.reduce_first && f.plan.pace.flush == 0));
+    assert_true(may_wait || (f.plan.reduce_first && f.plan.flush_blocks == 0));
     hk_forecast_free(&f);
   }
   hk_forecast_free(&late);
@@ -166,7 +130,6 @@ static void gradients_that_do_not_fit_are_reduced_first(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(limits_hold),
       cmocka_unit_test(backward_waits_for_flushes),
       cmocka_unit_test(as_many_wait_as_fit),
       cmocka_unit_test(gradients_that_do_not_fit_are_reduced_first),
