@@ -246,7 +246,8 @@ static hk_status slow_sync(hk_event *e, hk_error *err) {
 }
 
 /* LAUNCH_LOOP gives the rate at which the host launches: at most 1 / 50 us or 1 / 100 us here. If
- * the waits counted, 32 launches would take 20 ms and more. */
+ * the waits counted, 32 launches would always take 20 ms and more; a busy machine takes that long
+ * now and then. */
 static void test_launches_of_the_host(void **state) {
   (void)state;
   altered = hk_backend_host;
@@ -256,9 +257,12 @@ static void test_launches_of_the_host(void **state) {
   hk_error err;
   for (launching = 50000; launching <= 100000; launching *= 2) {
     double rate = 0;
-    must(run_one(stand, (hk_load){.kind = HK_LOAD_LAUNCH_LOOP, .chunk = 32}, true, &rate, &err),
-         &err);
-    assert_true(rate <= 1e9 / (double)launching && rate > 32 / 20e-3);
+    for (int tries = 0; tries < 50 && rate <= 32 / 20e-3; tries++) {
+      must(run_one(stand, (hk_load){.kind = HK_LOAD_LAUNCH_LOOP, .chunk = 32}, true, &rate, &err),
+           &err);
+      assert_true(rate <= 1e9 / (double)launching);
+    }
+    assert_true(rate > 32 / 20e-3);
   }
   altered.event_sync = hk_backend_host.event_sync;
   hk_stand_close(stand);
