@@ -357,9 +357,9 @@ static hk_status start_by_closed_form(const hk_search *s, int *resident, hk_erro
     HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false, 0}, period, err));
     least = hk_min(least, *period);
   }
-  for (*resident = 0; *resident < s->most_resident; *resident += step)
-    if ((double)periods[*resident / step] <= (1 + AS_GOOD) * (double)least) break;
-  if (*resident > s->most_resident) *resident = s->most_resident;
+  int i = 0;
+  while (i * step < s->most_resident && (double)periods[i] > (1 + AS_GOOD) * (double)least) i++;
+  *resident = i * step < s->most_resident ? i * step : s->most_resident;
   return HK_OK;
 }
 

@@ -401,7 +401,7 @@ static hk_status search(const hk_args *args, hk_planning *p, const volatile sig_
   hk_forecast found;
   hk_status status = hk_search(start, &p->setup.machine, &options, &found, &p->searched, err);
   if (watched) hk_screen_progress_end();
-  if (status == HK_OK && *stop != 0 && !args->quiet)
+  if (status == HK_OK && stop != NULL && *stop != 0 && !args->quiet)
     fprintf(stderr, "hocket plan: interrupted: the best of %.1f s\n", p->searched.seconds);
   if (status == HK_OK && found.feasible)
     status = hk_held_add(&found, settings->clip_share, &p->setup.machine, err);
