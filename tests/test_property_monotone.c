@@ -2,9 +2,9 @@
 /* For random machines and jobs, improving one quantity of the machine, with the quantities derived
  * from it (core/machine/machine_derive.h), hardly makes the best plan's predicted time longer.
  *
- * It can, by a few percent: a faster part of the machine takes host memory or the link from another
- * one, the list of plans is finite, and operations cannot be split, so a shorter operation can
- * lengthen a schedule (Graham, 1969). */
+ * It can, by a few percent. A faster part of the machine takes host memory or the link from another
+ * one. The list of plans is finite. Operations cannot be split, so a shorter operation can lengthen
+ * a schedule (Graham, 1969). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
