@@ -246,47 +246,35 @@ hk_status hk_sweep_axis_again(hk_sweep_spec *spec, const cJSON *item, hk_error *
 
 /* -- The file ---------------------------------------------------------------------------------- */
 
-/* The line, from 1, of key `key` of the document or, with `parent`, of the object of that key; 0:
- * it is written with escapes. `text` is correct JSON. */
-static int line_of(const char *text, const char *parent, const char *key) {
-  const int wanted = parent ? 2 : 1;
-  int line = 1, depth = 0;
-  bool inside = !parent;
-  for (const char *c = text; *c; c++) {
-    line += *c == '\n';
-    depth += (*c == '{' || *c == '[') - (*c == '}' || *c == ']');
-    if (*c != '"') continue;
-    const char *begin = ++c;
-    while (*c != '"') c += *c == '\\' ? 2 : 1;
-    const size_t length = (size_t)(c - begin);
-    if (c[1 + strspn(c + 1, " \t\r\n")] != ':') continue;
-    if (depth == 1 && parent)
-      inside = strlen(parent) == length && strncmp(begin, parent, length) == 0;
-    if (depth == wanted && inside && strlen(key) == length && strncmp(begin, key, length) == 0)
-      return line;
-  }
-  return 0;
+/* SPEC's text, and what was read from it. */
+typedef struct {
+  const char *text;
+  size_t length;
+  const cJSON *root;
+} document;
+
+static int line_of(const document *file, const cJSON *item) {
+  return hk_json_line(file->text, file->length, file->root, item);
 }
 
-static hk_status add_quantities(hk_sweep_spec *spec, const char *text, const cJSON *set,
+static hk_status add_quantities(hk_sweep_spec *spec, const document *file, const cJSON *set,
                                 hk_error *err) {
   const cJSON *item;
   if (!cJSON_IsObject(set))
     return hk_fail(err, HK_INPUT,
                    "line %d, key 'set': expected an object such as {\"dram*\": [1, 2]}",
-                   line_of(text, NULL, "set"));
-  cJSON_ArrayForEach(item, set)
-      HK_TRY(add_axis(spec, true, item, line_of(text, "set", item->string), err));
+                   line_of(file, set));
+  cJSON_ArrayForEach(item, set) HK_TRY(add_axis(spec, true, item, line_of(file, item), err));
   return HK_OK;
 }
 
-static hk_status add_keys(hk_sweep_spec *spec, const char *text, const cJSON *root, hk_error *err) {
+static hk_status add_keys(hk_sweep_spec *spec, const document *file, hk_error *err) {
   const cJSON *item;
-  cJSON_ArrayForEach(item, root) {
+  cJSON_ArrayForEach(item, file->root) {
     if (strcmp(item->string, "set") == 0)
-      HK_TRY(add_quantities(spec, text, item, err));
+      HK_TRY(add_quantities(spec, file, item, err));
     else
-      HK_TRY(add_axis(spec, false, item, line_of(text, NULL, item->string), err));
+      HK_TRY(add_axis(spec, false, item, line_of(file, item), err));
   }
   return HK_OK;
 }
@@ -340,7 +328,7 @@ hk_status hk_sweep_axes_read(const hk_args *args, const char *path, hk_sweep_spe
   if (hk_infile_read(path, what, MOST_TEXT, &text, &length, err) != HK_OK)
     return hk_fail_prefix(err, "%s", path);
   hk_status status = hk_json_parse(text, length, path, &root, err);
-  if (status == HK_OK && add_keys(spec, text, root, err) != HK_OK)
+  if (status == HK_OK && add_keys(spec, &(document){text, length, root}, err) != HK_OK)
     status = hk_fail_prefix(err, "%s", path);
   cJSON_Delete(root);
   free(text);

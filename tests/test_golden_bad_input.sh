@@ -35,7 +35,7 @@ model "expected an object" "7"
 model "line [23], column" "${llama%\}}"
 model "line 1, column" "${llama:0:40}"
 model "line [23], column" "$llama }"
-model "'vocab_size' appears more than once" "${llama%\}}, \"vocab_size\": 7}"
+model "line 4, key 'vocab_size' appears more than once" "${llama%\}},"$'\n'"\"vocab_size\": 7}"
 model "line 1, column" '{"hidden_size": "a'
 model "line 1, column" '{"hidden_size": 01}'
 model "line 1, column" "{'hidden_size': 1}"

@@ -190,6 +190,10 @@ refuse "key 'machine' is needed" '{"model": "tiny.json"}'
 refuse "bad.json: line 2, key 'machine': .*h200-17c" '{"model": "tiny.json",\n"machine": "h200-17c"}'
 refuse "bad.json: line 1, key 'model': .*lama-2-7b.*did you mean 'llama-2-7b'" '{"model": "lama-2-7b", "machine": "h200-16c"}'
 refuse "bad.json: line 2, column" '{\n"a": }'
+refuse "bad.json: line 4, key 'machine' appears more than once" "$good\"tp\": 1,\n\"machine\": []}"
+refuse "bad.json: line 4, key 'dram\*' appears more than once in 'set'" \
+  "$good\"set\": {\"dram*\": 1,\n\"dram*\": 2}}"
+refuse "line 4, key 'seq': option '--seq'" "$good\"set\": {\"dram*\": 1},\n\"\\\\u0073eq\": -5}"
 refuse "there is no such key|no such key; did you mean 'micro-batch'" "$good\"tp\": 1}" \
   --set micro-bach=1,2
 refuse "--set gpus=0: option '--gpus'" "$good\"tp\": 1}" --set gpus=0

@@ -102,11 +102,13 @@ static void test_parse_refuses(void **state) {
       {"{\"a\": \"\xF4\x90\x80\x80\"}", "T: line 1, column 8: bytes that are not UTF-8"},
       {"{\"a\": \"\xE2\x82", "T: line 1, column 8: bytes that are not UTF-8"},
       {"{\"a\": \x01}", "T: line 1, column 7: expected a value, got byte 0x01"},
-      {"{\"k\": 1, \"j\": 2, \"k\": 3}", "T: key 'k' appears more than once in one object"},
-      {"{\"k\": 1, \"\\u006b\": 3}", "T: key 'k' appears more than once in one object"},
-      {"{\"o\": {\"\": 1, \"\": 3}}", "T: key '' appears more than once in 'o'"},
+      {"{\"k\": 1, \"j\": 2, \"k\": 3}", "T: line 1, key 'k' appears more than once in one object"},
+      {"{\"k\": 1, \"\\u006b\": 3}", "T: line 1, key 'k' appears more than once in one object"},
+      {"{\"j\": [\"k\",\n\"k\\\":\"], \"k\": 1,\n\"o\": {\"k\": {}},\n\"k\"\n:\"k\"}",
+       "T: line 4, key 'k' appears more than once in one object"},
+      {"{\"o\": {\"\": 1, \"\": 3}}", "T: line 1, key '' appears more than once in 'o'"},
       {"{\"o\": [{\"k\": 1}, [{\"x\": 1, \"k\": 1, \"k\": 3}]]}",
-       "T: key 'k' appears more than once in one object"},
+       "T: line 1, key 'k' appears more than once in one object"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     assert_refused(cases[i].text, strlen(cases[i].text), cases[i].message);
@@ -194,7 +196,7 @@ static void test_parse_finds_a_duplicate_among_many(void **state) {
   cJSON_Delete(root);
   strcpy(p, "\"k500\":0}}");
   assert_int_equal(parse(text, &root, &err), HK_INPUT);
-  assert_string_equal(err.message, "T: key 'k500' appears more than once in 'o'");
+  assert_string_equal(err.message, "T: line 1, key 'k500' appears more than once in 'o'");
   free(text);
 }
 

@@ -36,35 +36,75 @@ static int compare_keys(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static hk_status check_keys_of(const cJSON *object, const char *name, hk_error *err) {
+/* Counts in *n the keys up to that of `item`, in the order of the text. False: it is not there. */
+static bool count_keys(const cJSON *value, const cJSON *item, size_t *n) {
+  *n += value->string != NULL;
+  if (value == item) return true;
+  for (const cJSON *child = value->child; child; child = child->next)
+    if (count_keys(child, item, n)) return true;
+  return false;
+}
+
+int hk_json_line(const char *text, size_t length, const cJSON *root, const cJSON *item) {
+  static const char space[] = " \t\r\n";
+  const char *end = text + length;
+  size_t keys = 0;
+  int line = 1;
+  if (!count_keys(root, item, &keys)) return 0;
+  for (const char *at = text; at < end; at++) {
+    line += *at == '\n';
+    if (*at != '"') continue;
+    while (*++at != '"') at += *at == '\\';
+    const char *next = at + 1;
+    while (next < end && memchr(space, *next, sizeof space - 1)) next++;
+    if (next < end && *next == ':' && --keys == 0) return line;
+  }
+  return 0;
+}
+
+/* A key that `object` has more than once, the second of it, or NULL. `keys` has room for all. */
+static const cJSON *second_of(const cJSON *object, const char **keys) {
+  size_t n = 0, i = 1, seen = 0;
+  for (const cJSON *child = object->child; child; child = child->next) keys[n++] = child->string;
+  qsort(keys, n, sizeof *keys, compare_keys);
+  while (i < n && strcmp(keys[i - 1], keys[i]) != 0) i++;
+  if (i >= n) return NULL;
+  const cJSON *child = object->child;
+  for (; child; child = child->next)
+    if (strcmp(child->string, keys[i]) == 0 && ++seen == 2) break;
+  return child;
+}
+
+/* What was read, for messages about it. */
+typedef struct {
+  const char *name, *text;
+  size_t length;
+  const cJSON *root;
+} document;
+
+static hk_status check_keys_of(const document *read, const cJSON *object, hk_error *err) {
   size_t n = 0;
   for (const cJSON *child = object->child; child; child = child->next) n++;
   if (n < 2) return HK_OK;
   const char **keys = malloc(n * sizeof *keys);
   if (!keys) return hk_fail_memory(err, n * sizeof *keys, "the keys of a JSON object");
-  size_t i = 0;
-  for (const cJSON *child = object->child; child; child = child->next) keys[i++] = child->string;
-  qsort(keys, n, sizeof *keys, compare_keys);
-
-  hk_status result = HK_OK;
-  for (i = 1; i < n && result == HK_OK; i++) {
-    if (strcmp(keys[i - 1], keys[i]) != 0) continue;
-    result = object->string
-                 ? hk_fail(err, HK_INPUT, "%s: key '%s' appears more than once in '%s'", name,
-                           keys[i], object->string)
-                 : hk_fail(err, HK_INPUT, "%s: key '%s' appears more than once in one object", name,
-                           keys[i]);
-  }
+  const cJSON *second = second_of(object, keys);
   free(keys);
-  return result;
+  if (!second) return HK_OK;
+  const int line = hk_json_line(read->text, read->length, read->root, second);
+  if (!object->string)
+    return hk_fail(err, HK_INPUT, "%s: line %d, key '%s' appears more than once in one object",
+                   read->name, line, second->string);
+  return hk_fail(err, HK_INPUT, "%s: line %d, key '%s' appears more than once in '%s'", read->name,
+                 line, second->string, object->string);
 }
 
 /* Duplicate keys are errors: cJSON finds the first of them, other readers the last. The grammar has
  * bounded the depth of this recursion. */
-static hk_status check_keys(const cJSON *value, const char *name, hk_error *err) {
-  if (cJSON_IsObject(value)) HK_TRY(check_keys_of(value, name, err));
+static hk_status check_keys(const document *read, const cJSON *value, hk_error *err) {
+  if (cJSON_IsObject(value)) HK_TRY(check_keys_of(read, value, err));
   for (const cJSON *child = value->child; child; child = child->next) {
-    HK_TRY(check_keys(child, name, err));
+    HK_TRY(check_keys(read, child, err));
   }
   return HK_OK;
 }
@@ -96,7 +136,7 @@ hk_status hk_json_parse(const char *text, size_t length, const char *name, cJSON
   if (!value) return hk_fail_memory(err, length, name);
   hk_status result =
       cJSON_IsObject(value)
-          ? check_keys(value, name, err)
+          ? check_keys(&(document){name, text, length, value}, value, err)
           : hk_fail(err, HK_INPUT, "%s: the top level is %s; expected an object, { ... }", name,
                     kind_of(value));
   if (result != HK_OK) {

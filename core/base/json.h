@@ -14,13 +14,17 @@
  * memory, however short its text is). On success the caller owns *root (cJSON_Delete).
  * Refused, each with its own message that begins with the path: unreadable, a directory, empty,
  * larger than the limits, a device without an end, not JSON (line and column), truncated, trailing
- * text, duplicate keys in one object, a number that is not finite, a top level that is not an
- * object. */
+ * text, duplicate keys in one object (line of the second), a number that is not finite, a top level
+ * that is not an object. */
 hk_status hk_json_load(const char *path, cJSON **root, hk_error *err);
 
 /* The same from text; `name` stands for the path in messages. */
 hk_status hk_json_parse(const char *text, size_t length, const char *name, cJSON **root,
                         hk_error *err);
+
+/* The line, from 1, of the key of `item` in the text that `root` was parsed from. 0: `item` is not
+ * in `root`, or has no key. */
+int hk_json_line(const char *text, size_t length, const cJSON *root, const cJSON *item);
 
 /* Getters. `object` must be a JSON object. A missing key, a wrong type or a value outside
  * [min, max] is HK_INPUT with a message such as
