@@ -5,7 +5,7 @@ prints a table of milliseconds an iteration and of losses.
 
     ranks.py [--gpus N] [--size 3g] [--rows ROW,...] [--micro-batch 4] [--iterations 8]
              [--clip natural|never|always] [--budget 460] [--out FILE] [--device cuda]
-             [--machine NAME]
+             [--machine NAME] [--record FOLDER]
     ranks.py --check [CASE,...] [--gpus N] [--device cuda]
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
@@ -17,6 +17,10 @@ of their gradients are the same, losses differ by how weights are rounded.
 
 --clip scales the loss, so that the limit of 1.0 never acts or always does; ROW@always, for one row.
 --machine prints before the rows what the planner predicts on this machine.
+
+--record runs RECORDED more iterations of each row under torch's profiler and prints phases and kinds
+of kernels of each rank, beside the prediction (rank_kinds.py). Rows of hocket then run as many once
+more, and each rank writes its timeline into the folder: `hocket validate training FOLDER/ROW-rank*`.
 
 --check runs the cases of python/tests/ranks_worker.py with as many ranks instead, and prints a line
 for each. A row is not begun when the budget, in seconds, has less left than the longest row took.
@@ -39,6 +43,7 @@ from typing import Any, Dict, List, Optional
 
 HERE = pathlib.Path(__file__).resolve().parent
 WARM = 3
+RECORDED = 5
 
 
 def arguments() -> argparse.Namespace:
@@ -55,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--check", nargs="?", const="", metavar="CASE,...")
     parser.add_argument("--machine", help="of the planner's predictions")
+    parser.add_argument("--record", metavar="FOLDER")
     return parser.parse_args()
 
 
@@ -122,6 +128,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     import torch
     import torch.distributed as dist
 
+    import rank_kinds
     import workload
 
     began = time.monotonic()
@@ -135,25 +142,31 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     factor = workload.loss_factor(clip or options.clip, 0)
     losses: List[Any] = []
     norms: List[Any] = []
-    each: List[float] = []
-    begin = 0.0
-    for number in range(WARM + options.iterations):
-        if number == WARM:
-            drain(opt, device)
-            dist.barrier()
-            begin = time.perf_counter()
+
+    def iterate(marks: Any) -> None:
+        marks.begin()
         with torch.autocast(device.type, torch.bfloat16, enabled=row == "ddp"):
-            loss = workload.loss_of(model, mine[number % len(mine)], factor)
+            loss = workload.loss_of(model, mine[len(losses) % len(mine)], factor)
+        marks.mark()
         loss.backward()
+        marks.mark()
         if not row.startswith("hocket"):
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), workload.MAX_NORM)
-            norms.append(norm)
+            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), workload.MAX_NORM))
+        marks.mark()
         opt.step()
         if row.startswith("hocket"):
             norms.append(opt.grad_norm)
         opt.zero_grad()
         losses.append(loss.detach() / factor)
-        each.append(time.perf_counter())
+        marks.mark()
+
+    for _ in range(WARM):
+        iterate(rank_kinds.Marks(device))
+    drain(opt, device)
+    dist.barrier()
+    marks, begin = rank_kinds.Marks(device), time.perf_counter()
+    for _ in range(options.iterations):
+        iterate(marks)
     drain(opt, device)
     wall = (time.perf_counter() - begin) / options.iterations
     answer = torch.tensor([wall], dtype=torch.float64)
@@ -174,8 +187,29 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
         result["gpu_bytes"] = opt.gpu_bytes()
     if device.type == "cuda":
         result["gpu_peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+    if options.record:
+        plain = {"phases": rank_kinds.phases(marks.gpu_ms()),
+                 "host": rank_kinds.phases(marks.host_ms())}
+        dist.barrier()
+        own = {"wall_ms": round(wall * 1e3, 2), "plain": plain,
+               "profiled": rank_kinds.profiled(iterate, device, RECORDED)}
+        result["ranks"] = [None] * world
+        dist.all_gather_object(result["ranks"], own)
+        if row.startswith("hocket"):
+            opt.record()
+            for _ in range(RECORDED):
+                iterate(rank_kinds.Marks(device))
+            keep(options, name, rank, opt.timeline())
     result["row_s"] = round(time.monotonic() - began, 1)
     return result
+
+
+def keep(options: argparse.Namespace, name: str, rank: int, timeline: Dict[str, Any]) -> None:
+    """Writes what a rank has recorded."""
+    folder = pathlib.Path(options.record)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = re.sub(r"[^\w.=-]+", "-", name)
+    (folder / f"{file}-rank{rank}.json").write_text(json.dumps(timeline))
 
 
 def name_of(device: Any) -> str:
@@ -239,12 +273,14 @@ def table(rows: List[Dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def predict(options: argparse.Namespace) -> None:
-    """Prints what `hocket plan` says of these rows; it knows FSDP2, and the mean of steps."""
+def predict(options: argparse.Namespace) -> Dict[str, Dict[str, float]]:
+    """Prints what `hocket plan` says of these rows; it knows FSDP2, and the mean of steps. Returns
+    what rank_kinds.table compares, by row."""
     import scaling
     import workload
 
     of = workload.shape(options.size, options.layers)
+    compared: Dict[str, Dict[str, float]] = {}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(workload.config(of), file)
         file.flush()
@@ -259,11 +295,23 @@ def predict(options: argparse.Namespace) -> None:
                 clipped = (found or {}).get("clipped_ms", "the same")
                 print(f"predicted {row}: {scaling.cells(found)[0]} ms, clipped {clipped}",
                       flush=True)
+                if found is not None:
+                    compared[row] = to_compare(found)
+    return compared
+
+
+def to_compare(found: Dict[str, Any]) -> Dict[str, float]:
+    """Predicted figures by the names of rank_kinds.table."""
+    lanes = {name: lane["busy_ms"] for name, lane in found["lanes"].items()}
+    return {"iteration": found["iteration_ms"], "forward": found["fwd_ms"],
+            "backward": found["bwd_ms"], "step": found["exposed_update_ms"],
+            "all: busy": lanes["gpu"] + (lanes.get("update", 0) if found["policy"] == "gpu-only"
+                                         else 0),
+            "all: collectives": lanes.get("net", 0), "all: launches": lanes["host"]}
 
 
 def start_ranks(options: argparse.Namespace) -> int:
-    if options.machine:
-        predict(options)
+    predicted = predict(options) if options.machine else {}
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -286,9 +334,26 @@ def start_ranks(options: argparse.Namespace) -> int:
         print(f"{options.gpus} ranks on {rows[0].get('device') if rows else '-'}, {options.size}, "
               f"micro-batch {options.micro_batch} each, {time.monotonic() - began:.0f} s")
         print(table(rows))
+        recorded = [(row["row"], row.pop("ranks")) for row in rows if "ranks" in row]
         for row in rows:
             print(json.dumps(row))
+        if options.record:
+            report(options, recorded, predicted)
     return failed
+
+
+def report(options: argparse.Namespace, recorded: List[Any],
+           predicted: Dict[str, Dict[str, float]]) -> None:
+    """Prints what ranks did in each row, and keeps it with the names of kernels."""
+    sys.path.insert(0, str(HERE))
+    import rank_kinds
+
+    folder = pathlib.Path(options.record)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kinds.json").write_text(json.dumps(
+        {"schema": "hocket.rank-kinds/1", "predicted": predicted, "rows": dict(recorded)}))
+    for row, ranks in recorded:
+        print(rank_kinds.table(row, ranks, predicted.get(row.partition("@")[0], {})))
 
 
 def wait(ranks: List["subprocess.Popen[bytes]"], limit_s: float) -> int:

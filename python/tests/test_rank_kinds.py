@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/training/rank_kinds.py: sums of kernels by phase and kind."""
+
+import importlib.util
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def kinds(root):
+    path = root / "bench" / "training" / "rank_kinds.py"
+    spec = importlib.util.spec_from_file_location("rank_kinds", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Event:
+    def __init__(self, name, begin, end, stream, device):
+        self.name, self.device_resource_id, self.device_type = name, stream, device
+        self.time_range = type("", (), {"start": 1e3 * begin, "end": 1e3 * end})
+
+
+def test_idle_time_beside_a_collective_is_told_from_the_rest(kinds):
+    gpu, cpu = torch.autograd.DeviceType.CUDA, torch.autograd.DeviceType.CPU
+    seen = [
+        Event("nvjet_tst", 142, 145, 7, gpu),
+        Event("the anchor", 100, 101, 7, gpu),
+        Event("ncclDevKernel_AllGather_RING", 144, 149, 20, gpu),
+        Event("split_with_sizes_copy_out", 149.5, 150, 7, gpu),
+        Event("multi_tensor_apply_kernel<Copy>", 143, 143.5, 13, gpu),
+        Event("cutlass flash_fwd", 150, 156, 7, gpu),
+        Event("cudaLaunchKernel", 90, 91, 1, cpu),
+    ]
+    profile = type("", (), {"events": lambda self: seen})()
+    ends = [[0, 10, 30, 32, 40], [41, 51, 70, 72, 80]]
+    found = kinds.by_kind(kinds.activities_of(profile), ends)
+    assert found["forward"] == {
+        "products": 3.0,
+        "all-gather": 5.0,
+        "copies, FSDP": 0.5,
+        "attention": 2.0,
+        "beside: foreach": 0.5,
+        "idle": 4.5,
+        "idle, collective": 4.0,
+        "busy": 5.5,
+    }
+    assert found["backward"] == {"attention": 4.0, "busy": 4.0}
+    assert kinds.phases(ends) == {
+        "forward": 10,
+        "backward": 19.5,
+        "clip": 2,
+        "step": 8,
+        "between": 1,
+    }
