@@ -414,7 +414,7 @@ static hk_status try_loss_chunks(search *s, const hk_forecast *nearest, const vi
                                  hk_error *err) {
   const visit *v = NULL;
   hk_job job = *s->job;
-  const double logits = 6.0 * (double)s->model->vocab / job.tp * job.micro_batch * (double)job.seq;
+  const double logits = 6.0 * (double)s->model->logits / job.tp * job.micro_batch * (double)job.seq;
   if (job.loss_chunks > 1 || logits * (LOSS_CHUNKS - 1) / LOSS_CHUNKS < (double)nearest->gpu_short)
     return HK_OK;
   job.loss_chunks = LOSS_CHUNKS;

@@ -60,13 +60,11 @@ note_of() { # JSON WANTED: the note, as text and as JSON
   ok estimate --model ./config-of-note.json --json
   grep -qF "$2" out || fail "--json: no note '$2'"
 }
-note_of "{\"architectures\": [\"MistralModel\"], \"model_type\": \"mistral\", $llama}" \
-  "its architecture MistralModel is counted as MistralForCausalLM"
-note_of "{\"architectures\": [\"LlamaForSequenceClassification\"], \"model_type\": \"llama\", $llama}" \
-  "its architecture LlamaForSequenceClassification is counted as LlamaForCausalLM"
+note_of "{\"architectures\": [\"LlamaForTokenClassification\"], \"model_type\": \"llama\", $llama}" \
+  "its architecture LlamaForTokenClassification is counted as LlamaForCausalLM"
 t5='"num_layers": 2, "d_model": 64, "d_ff": 96, "d_kv": 16, "num_heads": 4, "vocab_size": 99'
-note_of "{\"architectures\": [\"T5EncoderModel\"], \"model_type\": \"t5\", $t5}" \
-  "its architecture T5EncoderModel is counted as T5ForConditionalGeneration"
+note_of "{\"architectures\": [\"T5ForSequenceClassification\"], \"model_type\": \"t5\", $t5}" \
+  "its architecture T5ForSequenceClassification is counted as T5ForConditionalGeneration"
 note_of "{\"architectures\": [\"Gemma3ForConditionalGeneration\"], \"model_type\": \"gemma3\", \"vision_config\": {\"hidden_size\": 8}, \"text_config\": {\"model_type\": \"gemma3_text\", $llama}}" \
   "its text part alone is counted"
 note_of "{\"model_type\": \"llama\", \"num_key_value_head\": 2, $llama}" \
@@ -74,6 +72,17 @@ note_of "{\"model_type\": \"llama\", \"num_key_value_head\": 2, $llama}" \
 note_of "{\"model_type\": \"llama\", \"vision_config\": {\"depth\": 2}, $llama}" "not used: vision_config"
 note_of "{\"vision_config\": {}, \"text_config\": {\"model_type\": \"llama\", $llama}}" \
   "its text part alone is counted"
+# Parts of models that their architecture names are counted as they are.
+part_of() { # CONFIG ARCHITECTURE PARAMETERS
+  ok estimate --model "$tests/data/configs/$1.json" --json
+  grep -qE "\"parameters\":[[:space:]]*$3," out || fail "$1: not $3 parameters"
+  ! grep -q "counted as" out || fail "$1: $(grep "counted as" out)"
+  ok model show "$tests/data/configs/$1.json"
+  grep -qx "$1: $2" out || fail "$1: $(head -1 out)"
+}
+part_of t5-v1.1-xxl-encoder T5EncoderModel 4762310656
+part_of llama-3-8b-reward LlamaForSequenceClassification 7504928768
+part_of mistral-7b-body MistralModel 7110660096
 ok estimate --model llama-2-7b
 ! grep -q note out || fail "notes on a model that is read in full: $(grep note out)"
 expect 2 "--frozen-bytes needs --lora RANK or --trainable X" estimate --model gpt2 --frozen-bytes 1

@@ -242,6 +242,38 @@ static void encoder_and_decoder(void **state) {
   hk_model_free(&m);
 }
 
+static hk_model load_config(const char *name) {
+  char path[200];
+  snprintf(path, sizeof path, "%s/configs/%s.json", HK_TEST_DATA, name);
+  return load(path);
+}
+
+/* Parts of models: no products and no logits of the projection that is not there; the encoder works
+ * without a decoder. Their names are those of transformers. */
+static void parts_cost_what_they_have(void **state) {
+  (void)state;
+  hk_model m = load_config("t5-v1.1-xxl-encoder");
+  assert_int_equal(m.layers, 24);
+  assert_int_equal(m.n_notes, 0);
+  assert_true(hk_model_forward_flops(&m, 24, 1, 512, 1) == 0);
+  assert_string_equal(m.tensors[m.n_tensors - 1].name, "encoder.final_layer_norm.weight");
+  hk_model_free(&m);
+
+  m = load_config("mistral-7b-body");
+  assert_true(hk_model_forward_flops(&m, 32, 1, 512, 1) == 0);
+  assert_int_equal(hk_model_activation_bytes(&m, 32, 1, 512, 1, true), 512 * 2 * 4096);
+  assert_string_equal(m.tensors[0].name, "embed_tokens.weight");
+  assert_string_equal(m.tensors[m.n_tensors - 1].name, "norm.weight");
+  hk_model_free(&m);
+
+  m = load_config("llama-3-8b-reward"); /* one label */
+  assert_true(hk_model_forward_flops(&m, 32, 1, 512, 1) == 2.0 * 512 * 4096);
+  assert_int_equal(hk_model_activation_bytes(&m, 32, 1, 512, 1, true), 512 * (2 * 2 * 4096 + 4));
+  assert_string_equal(m.tensors[0].name, "model.embed_tokens.weight");
+  assert_string_equal(m.tensors[m.n_tensors - 1].name, "score.weight");
+  hk_model_free(&m);
+}
+
 /* Cross-attention computes keys and values from 6404 image tokens a sequence. */
 static void cross_attention_reads_the_image(void **state) {
   (void)state;
@@ -386,6 +418,7 @@ int main(void) {
       cmocka_unit_test(latent_attention),
       cmocka_unit_test(windows_limit_attention),
       cmocka_unit_test(encoder_and_decoder),
+      cmocka_unit_test(parts_cost_what_they_have),
       cmocka_unit_test(cross_attention_reads_the_image),
       cmocka_unit_test(vision_transformer),
       cmocka_unit_test(activations_of_other_layers),

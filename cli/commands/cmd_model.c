@@ -14,14 +14,14 @@
 
 static void put_model(const hk_model *model, cJSON *entry, bool *ok) {
   hk_put_string(entry, "name", model->name, ok);
-  hk_put_string(entry, "architecture", hk_arch_name(model->arch), ok);
+  hk_put_string(entry, "architecture", hk_model_architecture(model), ok);
   hk_put_number(entry, "parameters", (double)model->parameters, ok);
   hk_put_number(entry, "active_parameters", (double)model->active, ok);
 }
 
 static void add_row(const hk_model *model, hk_table *table) {
   char count[32];
-  hk_table_row(table, "%s\t%s\t%s", model->name, hk_arch_name(model->arch),
+  hk_table_row(table, "%s\t%s\t%s", model->name, hk_model_architecture(model),
                hk_format_count(model->parameters, count, sizeof count));
   if (model->experts > 0) hk_table_cell(table, "%.1f G", (double)model->active / 1e9);
 }
@@ -126,7 +126,7 @@ static hk_status show_json(const hk_model *model, const costs *cost, bool tensor
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.model/1", &ok);
   hk_put_string(root, "name", model->name, &ok);
-  hk_put_string(root, "architecture", hk_arch_name(model->arch), &ok);
+  hk_put_string(root, "architecture", hk_model_architecture(model), &ok);
   hk_put_number(root, "parameters", (double)model->parameters, &ok);
   hk_put_number(root, "active_parameters", (double)model->active, &ok);
   hk_put_number(root, "layers", (double)model->layers, &ok);
@@ -246,7 +246,7 @@ static hk_status print_tensors(const hk_model *model, hk_error *err) {
 
 static hk_status show_text(const hk_model *model, const costs *cost, bool tensors, hk_error *err) {
   static const hk_column columns[] = {{NULL, HK_LEFT}, {NULL, HK_RIGHT}, {NULL, HK_WRAP}};
-  printf("%s: %s\n\n", model->name, hk_arch_name(model->arch));
+  printf("%s: %s\n\n", model->name, hk_model_architecture(model));
   hk_table table = HK_TABLE(columns);
   add_shape(&table, model);
   add_costs(&table, cost);

@@ -47,7 +47,7 @@ static void slice_loss(const hk_expansion *x, hk_block_cost *head) {
   if (job->loss_chunks <= 1) return;
   const double tokens = (double)job->micro_batch * job->seq;
   const double slice = ceil(tokens / job->loss_chunks);
-  const double vocab = (double)x->plan->model.vocab / job->tp; /* logits of a token */
+  const double vocab = (double)x->plan->model.logits / job->tp; /* logits of a token */
   head->activations -= hk_whole_bytes(ceil(HK_BYTES_FP32 * vocab * tokens));
   head->workspace -= hk_whole_bytes(ceil(HK_BYTES_BF16 * vocab * tokens));
   head->loss = hk_whole_bytes(ceil(HK_BYTES_FP32 * vocab * slice));

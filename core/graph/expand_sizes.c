@@ -196,7 +196,7 @@ static void fill_backward(hk_expansion *x) {
       cost->activations = hk_whole_bytes(z.input + z.saved);
   }
   /* The loss makes fp32 logits of bf16 ones and works on a copy (Megatron's cross entropy). */
-  const double logits = z.tokens * (double)m->vocab / x->plan->job.tp;
+  const double logits = z.tokens * (double)m->logits / x->plan->job.tp;
   x->blocks[x->n_blocks - 1].loss = hk_whole_bytes((4 + 2) * logits);
 }
 

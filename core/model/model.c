@@ -145,6 +145,18 @@ static void append(hk_model *model, size_t *n, const part_list *parts, const cha
   }
 }
 
+/* A body by itself is not a member of a model: its tensors are "layers.0...", not
+ * "model.layers.0...". */
+static void shorten_names(hk_model *model, const hk_shape *shape) {
+  const hk_family *family = shape->family;
+  if (!(shape->flags & HK_BODY) || shape->flags & HK_SCORE || family->decoder_layers) return;
+  const size_t member = strcspn(family->layers, ".") + 1;
+  for (size_t i = 0; i < model->n_tensors; i++) {
+    char *name = model->tensors[i].name;
+    memmove(name, name + member, strlen(name + member) + 1);
+  }
+}
+
 static void append_all(hk_model *model, const build *b) {
   const hk_family *family = b->shape->family;
   const int64_t encoder = b->shape->size[HK_LAYERS];
@@ -159,6 +171,7 @@ static void append_all(hk_model *model, const build *b) {
   }
   append(model, &n, &b->parts[model->n_kinds + 1], "", (int)model->layers);
   model->first_tensor[model->layers + 2] = n;
+  shorten_names(model, b->shape);
 }
 
 static void fill_sizes(hk_model *model, const hk_shape *shape) {
@@ -170,6 +183,7 @@ static void fill_sizes(hk_model *model, const hk_shape *shape) {
   model->kv_heads = size[HK_KV_HEADS];
   model->head_dim = size[HK_HEAD_DIM];
   model->vocab = size[HK_VOCAB];
+  model->logits = shape->flags & HK_BODY ? 0 : model->vocab;
   model->max_positions = size[HK_POSITIONS];
   model->experts = size[HK_EXPERTS];
   model->experts_per_token = size[HK_CHOSEN];

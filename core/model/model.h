@@ -137,6 +137,7 @@ typedef struct {
   hk_arch arch;
   hk_layout layout;
   int64_t layers, hidden, ffn, heads, kv_heads, head_dim, vocab; /* layers: encoder and decoder */
+  int64_t logits;        /* of a token: vocab; 0: no projection to the vocabulary */
   int64_t max_positions; /* longest sequence the model was made for; 0: not stated */
   int64_t experts, experts_per_token;
   int64_t expert_ffn, shared_ffn; /* of one expert; of the experts that all tokens go to. 0: none */
@@ -271,6 +272,8 @@ void hk_model_free(hk_model *model);
 hk_status hk_model_copy(const hk_model *from, hk_model *to, hk_error *err);
 
 const char *hk_arch_name(hk_arch arch); /* "LlamaForCausalLM" */
+/* The same of a model, or its part: "LlamaModel". */
+const char *hk_model_architecture(const hk_model *model);
 
 /* Tensors *first .. *end - 1 of a block (block as in hk_tensor). */
 void hk_model_block_tensors(const hk_model *model, int block, size_t *first, size_t *end);

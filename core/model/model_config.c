@@ -39,9 +39,9 @@ static hk_status fail_unknown(const char *type, const char *architecture, hk_err
       near ? hint : ".", hk_join(types, n, known, sizeof known));
 }
 
-/* The first of `architectures` decides; where hocket does not know it, or it is absent, the
- * model_type. */
-static hk_status find_family(const cJSON *config, hk_model *model, hk_error *err) {
+/* The first of `architectures` decides, also on the part of the model that is there; where hocket
+ * does not know it, or it is absent, the model_type. */
+static hk_status find_family(const cJSON *config, hk_model *model, uint64_t *part, hk_error *err) {
   const char *architecture = architecture_of(config),
              *type = hk_json_text_or(config, "model_type", NULL);
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(config, "architectures");
@@ -56,8 +56,11 @@ static hk_status find_family(const cJSON *config, hk_model *model, hk_error *err
         "kind of model, such as \"llama\"; a model that is only known by its size can be "
         "given by --params N --layers L --hidden H");
   model->arch = hk_family_find(architecture, type);
+  *part = 0;
   if (model->arch == HK_ARCH_LISTED) return fail_unknown(type, architecture, err);
-  if (!architecture || strcmp(architecture, hk_arch_name(model->arch)) == 0) return HK_OK;
+  if (architecture) *part = hk_family_part(hk_family_of(model->arch), architecture);
+  if (!architecture || *part != 0 || strcmp(architecture, hk_arch_name(model->arch)) == 0)
+    return HK_OK;
   return hk_model_note(model, err,
                        "its architecture %.80s is counted as %s, whose tensors may differ",
                        architecture, hk_arch_name(model->arch));
@@ -69,6 +72,7 @@ static hk_status find_family(const cJSON *config, hk_model *model, hk_error *err
 static hk_status read_layout(const cJSON *config, const hk_shape *shape, hk_model *model,
                              hk_error *err) {
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(config, "hocket_layout");
+  const char *architecture = architecture_of(config);
   const bool biases = shape->flags & (HK_QKV_BIAS | HK_MLP_BIAS);
   model->layout = HK_LAYOUT_HF;
   if (!given || cJSON_IsNull(given)) return HK_OK;
@@ -79,11 +83,12 @@ static hk_status read_layout(const cJSON *config, const hk_shape *shape, hk_mode
     return hk_fail(err, HK_INPUT,
                    "key 'hocket_layout': expected \"huggingface\" or \"megatron\", got \"%s\"",
                    layout);
-  if (model->arch != HK_ARCH_LLAMA || biases)
+  if (model->arch != HK_ARCH_LLAMA || biases || shape->flags & HK_BODY)
     return hk_fail(err, HK_INPUT,
                    "key 'hocket_layout': \"megatron\" is known for LlamaForCausalLM without "
                    "biases only; this is %s%s",
-                   hk_arch_name(model->arch), biases ? " with biases" : "");
+                   architecture ? architecture : hk_arch_name(model->arch),
+                   biases ? " with biases" : "");
   model->layout = HK_LAYOUT_MEGATRON;
   return HK_OK;
 }
@@ -111,8 +116,8 @@ static hk_status note_quantization(const cJSON *config, hk_model *model, hk_erro
 }
 
 /* What the tokens of a sequence stand for where it is not plain. */
-static hk_status note_assumptions(hk_model *model, hk_error *err) {
-  if (model->arch == HK_ARCH_T5)
+static hk_status note_assumptions(hk_model *model, uint64_t part, hk_error *err) {
+  if (model->arch == HK_ARCH_T5 && !(part & HK_ENCODER))
     return hk_model_note(model, err,
                          "assumed: its decoder has as many tokens as its encoder (--seq)");
   if (model->arch == HK_ARCH_MLLAMA)
@@ -136,24 +141,31 @@ bool hk_model_is_foreign(const cJSON *config) {
          hk_family_find(architecture, type) == HK_ARCH_LISTED;
 }
 
+const char *hk_model_architecture(const hk_model *model) {
+  if (model->arch == HK_ARCH_LISTED) return hk_arch_name(model->arch);
+  const char *name = architecture_of(text_part(model->config));
+  return name && hk_family_part(hk_family_of(model->arch), name) ? name : hk_arch_name(model->arch);
+}
+
 /* -- A model ---------------------------------------------------------------------------------- */
 
 static hk_status read_parts(const cJSON *config, hk_model *model, hk_error *err) {
   const cJSON *text = text_part(config), *outer = text == config ? NULL : config;
   hk_shape shape;
   hk_lists lists = {0};
+  uint64_t part = 0;
   if (outer)
     HK_TRY(hk_model_note(model, err, "its text part alone is counted and trained (text_config)"));
-  HK_TRY(find_family(text, model, err));
+  HK_TRY(find_family(text, model, &part, err));
   const hk_family *family = hk_family_of(model->arch);
-  HK_TRY(hk_shape_read(text, outer, family, &shape, err));
+  HK_TRY(hk_shape_read(text, outer, family, part, &shape, err));
   HK_TRY(read_layout(text, &shape, model, err));
   if (model->layout == HK_LAYOUT_MEGATRON) shape.family = &hk_family_megatron;
   HK_TRY(hk_shape_read_lists(text, &shape, &lists, err));
   if (model->arch == HK_ARCH_MLLAMA) HK_TRY(read_image(outer, model, err));
   HK_TRY(hk_shape_note_unused(text, family, model, err));
   HK_TRY(note_quantization(config, model, err));
-  HK_TRY(note_assumptions(model, err));
+  HK_TRY(note_assumptions(model, part, err));
   const char *note =
       hk_json_text_or(config, "hocket_note", NULL); /* hk_model_from_size writes one */
   if (note) HK_TRY(hk_model_note(model, err, "%s", note));

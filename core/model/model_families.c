@@ -256,7 +256,7 @@ static const hk_key VIT_KEYS[] = {KEY("num_hidden_layers", HK_LAYERS, HK_NEEDED)
                                   KEY("image_size", HK_IMAGE, HK_NEEDED),
                                   KEY("patch_size", HK_PATCH, HK_NEEDED),
                                   KEY("num_channels", HK_CHANNELS, 3),
-                                  KEY("num_labels", HK_LABELS, 0),
+                                  LIST("num_labels"),
                                   FLAG("qkv_bias", HK_QKV_BIAS, 1),
                                   LIST("id2label"),
                                   LAST_KEY};
@@ -334,10 +334,26 @@ const char *hk_arch_name(hk_arch arch) {
 
 hk_arch hk_family_find(const char *architecture, const char *type) {
   for (int i = 0; i < HK_ARCH_LISTED && architecture != NULL; i++)
-    if (strcmp(architecture, FAMILIES[i].architecture) == 0) return (hk_arch)i;
+    if (strcmp(architecture, FAMILIES[i].architecture) == 0 ||
+        hk_family_part(&FAMILIES[i], architecture) != 0)
+      return (hk_arch)i;
   for (int i = 0; i < HK_ARCH_LISTED && type != NULL; i++)
     if (strcmp(type, FAMILIES[i].type) == 0) return (hk_arch)i;
   return HK_ARCH_LISTED;
+}
+
+uint64_t hk_family_part(const hk_family *family, const char *architecture) {
+  static const char *const whole[] = {"ForCausalLM", "LMHeadModel", "ForConditionalGeneration"};
+  const char *rest = NULL;
+  for (size_t i = 0; i < sizeof whole / sizeof *whole && !rest; i++) {
+    const char *end = strstr(family->architecture, whole[i]);
+    const size_t stem = end ? (size_t)(end - family->architecture) : 0;
+    if (end && strncmp(architecture, family->architecture, stem) == 0) rest = architecture + stem;
+  }
+  if (!rest) return 0;
+  if (strcmp(rest, "Model") == 0) return HK_BODY;
+  if (family->decoder_layers) return strcmp(rest, "EncoderModel") == 0 ? HK_BODY | HK_ENCODER : 0;
+  return strcmp(rest, "ForSequenceClassification") == 0 ? HK_BODY | HK_SCORE : 0;
 }
 
 const char *const *hk_family_types(size_t *n) {

@@ -79,12 +79,12 @@ static hk_status read_feed_forward(const cJSON *config, hk_shape *shape, hk_erro
   return HK_OK;
 }
 
-/* ViT's number of classes is that of its labels' names; `transformers` has two by default. */
-static void read_labels(const cJSON *config, hk_shape *shape) {
+/* The number of classes, else that of their names; `transformers` has two by default. */
+static hk_status read_labels(const cJSON *config, hk_shape *shape, hk_error *err) {
   const cJSON *names = member(config, "id2label");
-  if (shape->size[HK_LABELS] > 0) return;
-  shape->size[HK_LABELS] = cJSON_IsObject(names) ? cJSON_GetArraySize(names) : 2;
-  if (shape->size[HK_LABELS] < 1) shape->size[HK_LABELS] = 1;
+  const int n = cJSON_IsObject(names) ? cJSON_GetArraySize(names) : 2;
+  return hk_json_int_or(config, "num_labels", LIMITS[HK_LABELS].least, LIMITS[HK_LABELS].most,
+                        n > 0 ? n : 1, &shape->size[HK_LABELS], err);
 }
 
 /* OPT-350m: no norm after the last layer. */
@@ -114,7 +114,8 @@ static hk_status read_keys(const cJSON *config, const cJSON *outer, hk_shape *sh
   }
   if (shape->family == hk_family_of(HK_ARCH_T5)) HK_TRY(read_feed_forward(config, shape, err));
   if (shape->family == hk_family_of(HK_ARCH_OPT)) HK_TRY(read_norm_order(config, shape, err));
-  if (shape->family == hk_family_of(HK_ARCH_VIT)) read_labels(config, shape);
+  if (shape->flags & (HK_SCORE | HK_ONCE)) HK_TRY(read_labels(config, shape, err));
+  if (shape->flags & HK_BODY) shape->flags &= ~HK_TIED;
   return HK_OK;
 }
 
@@ -198,15 +199,17 @@ static void derive_tables(hk_shape *shape) {
   size[HK_POSITION_ROWS] = size[HK_POSITIONS] + (family == hk_family_of(HK_ARCH_OPT) ? 2 : 0);
   if (size[HK_EMBED_DIM] == 0) size[HK_EMBED_DIM] = size[HK_HIDDEN];
   if (size[HK_EMBED_DIM] != size[HK_HIDDEN]) shape->flags |= HK_PROJECTED;
-  if (family->decoder_layers && size[HK_DECODER_LAYERS] == 0)
+  if (shape->flags & HK_ENCODER)
+    size[HK_DECODER_LAYERS] = 0;
+  else if (family->decoder_layers && size[HK_DECODER_LAYERS] == 0)
     size[HK_DECODER_LAYERS] = size[HK_LAYERS];
   if (size[HK_PARALLEL_NORMS] == 0) size[HK_PARALLEL_NORMS] = shape->flags & HK_NEW_DECODER ? 2 : 1;
   if (shape->flags & HK_PARALLEL && size[HK_PARALLEL_NORMS] == 2) shape->flags |= HK_TWO_NORMS;
 }
 
 hk_status hk_shape_read(const cJSON *config, const cJSON *outer, const hk_family *family,
-                        hk_shape *shape, hk_error *err) {
-  *shape = (hk_shape){.family = family, .flags = family->flags | HK_ALWAYS};
+                        uint64_t part, hk_shape *shape, hk_error *err) {
+  *shape = (hk_shape){.family = family, .flags = family->flags | part | HK_ALWAYS};
   HK_TRY(check_missing(config, family, err));
   HK_TRY(read_keys(config, outer, shape, err));
   derive_tables(shape);
@@ -340,6 +343,7 @@ static const char *const HARMLESS[] = {"architectures",
                                        "n_group",
                                        "n_positions",
                                        "norm_topk_prob",
+                                       "num_labels",
                                        "offset_alibi",
                                        "original_max_position_embeddings",
                                        "prefix",

@@ -134,8 +134,10 @@ static double inputs_kept(const hk_shape *shape, const hk_row *rows, uint64_t fl
 void hk_edge_costs(const hk_shape *shape, hk_block_kind *embedding, hk_block_kind *head) {
   const uint64_t flags = shape->flags & ~HK_TIED; /* a tied projection multiplies, too */
   const double h = (double)shape->size[HK_HIDDEN];
-  const bool image = shape->size[HK_LABELS] > 0;
-  const double logits = (double)shape->size[image ? HK_LABELS : HK_VOCAB];
+  const int64_t labels = shape->size[HK_LABELS];
+  const double logits = (double)(labels > 0               ? labels
+                                 : shape->flags & HK_BODY ? 0
+                                                          : shape->size[HK_VOCAB]);
   add_products(shape, shape->family->embedding, flags, embedding);
   add_products(shape, shape->family->head, flags, head);
   embedding->kept.whole = inputs_kept(shape, shape->family->embedding, flags);

@@ -45,8 +45,10 @@
       EXPERTS("mlp.experts.down_proj", HK_EXPERT_FFN, HK_HIDDEN, HK_ROW, b)
 #define TWO_NORMS \
   NORM("input_layernorm", HK_HIDDEN, 0), NORM("post_attention_layernorm", HK_HIDDEN, 0)
-#define TOKENS(n)     TABLE(n, HK_EMBED_ROWS, HK_HIDDEN, HK_COLUMN)
-#define OUTPUT(in, b) LINEAR_IF("lm_head", in, HK_VOCAB, HK_COLUMN, b, 0, HK_TIED)
+#define TOKENS(n) TABLE(n, HK_EMBED_ROWS, HK_HIDDEN, HK_COLUMN)
+#define OUTPUT(in, b)                                                     \
+  LINEAR_IF("lm_head", in, HK_VOCAB, HK_COLUMN, b, 0, HK_TIED | HK_BODY), \
+      LINEAR_IF("score", in, HK_LABELS, HK_COLUMN, 0, HK_SCORE, 0)
 
 static const hk_row LLAMA_EMBEDDING[] = {TOKENS("model.embed_tokens.weight"), END};
 static const hk_row LLAMA_HEAD[] = {NORM("model.norm", HK_HIDDEN, 0), OUTPUT(HK_HIDDEN, 0), END};
@@ -275,7 +277,7 @@ static const hk_row T5_LAYER[] = {
     NORM_IF("layer.2.layer_norm", HK_HIDDEN, 0, HK_DECODER, 0),
     NORM_IF("/encoder.final_layer_norm", HK_HIDDEN, 0, HK_LAST_ENCODER, 0),
     END};
-static const hk_row T5_HEAD[] = {NORM("decoder.final_layer_norm", HK_HIDDEN, 0),
+static const hk_row T5_HEAD[] = {NORM_IF("decoder.final_layer_norm", HK_HIDDEN, 0, 0, HK_ENCODER),
                                  OUTPUT(HK_HIDDEN, 0), END};
 
 static const hk_row VIT_EMBEDDING[] = {

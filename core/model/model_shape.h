@@ -89,6 +89,10 @@ typedef enum {
 #define HK_DECODER      0x800000ULL  /* layer: cross-attention in addition */
 #define HK_FIRST        0x1000000ULL /* the first layer of the encoder or decoder */
 #define HK_LAST_ENCODER 0x2000000ULL /* the last layer of the encoder */
+/* What an architecture's name leaves out of the whole model. */
+#define HK_BODY    0x4000000ULL  /* no projection to the vocabulary: LlamaModel */
+#define HK_SCORE   0x8000000ULL  /* one to the labels instead: LlamaForSequenceClassification */
+#define HK_ENCODER 0x10000000ULL /* no decoder: T5EncoderModel */
 
 typedef enum {
   HK_ROW_END,
@@ -152,6 +156,8 @@ struct hk_shape {
 const hk_family *hk_family_of(hk_arch arch);
 /* By architecture, else by model_type; HK_ARCH_LISTED: neither is known. NULL: not given. */
 hk_arch hk_family_find(const char *architecture, const char *type);
+/* HK_BODY and so on of an architecture that is a part of the family's; 0: it is not. */
+uint64_t hk_family_part(const hk_family *family, const char *architecture);
 /* Names of all types, and how many. */
 const char *const *hk_family_types(size_t *n);
 /* The rows of the layout "megatron", for Llama's keys. */
@@ -161,9 +167,10 @@ static inline bool hk_row_exists(const hk_row *row, uint64_t flags) {
   return (row->when & flags) == row->when && (row->unless & flags) == 0;
 }
 
-/* Reads the keys of one family into `shape`. Names all missing keys at once. */
+/* Reads the keys of one family into `shape`, of which `part` is there. Names all missing keys at
+ * once. */
 hk_status hk_shape_read(const cJSON *config, const cJSON *outer, const hk_family *family,
-                        hk_shape *shape, hk_error *err);
+                        uint64_t part, hk_shape *shape, hk_error *err);
 /* Lists of a config.json that say which layers differ; NULL: not given. */
 typedef struct {
   const cJSON *layer_types, *dense, *cross;

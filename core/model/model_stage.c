@@ -14,7 +14,7 @@ static hk_status check(const hk_model *model, int64_t stages, hk_error *err) {
     why = "it is a list of tensors with measured costs, which does not say how it is cut";
   else if (model->frozen != NULL)
     why = "a part of it is frozen";
-  else if (model->arch == HK_ARCH_T5)
+  else if (model->arch == HK_ARCH_T5 && model->kinds[model->n_kinds - 1].cross)
     why = "it has an encoder and a decoder";
   if (why != NULL)
     return hk_fail(err, HK_INPUT, "pp %lld: %s is not cut into stages, because %s; use pp 1",
