@@ -204,7 +204,7 @@ hk_status hk_engine_load(hk_engine *engine, const char *path, hk_progress progre
 /* *text: hocket.engine/1, to be freed by the caller. */
 hk_status hk_engine_report(hk_engine *engine, char **text, hk_error *err);
 hk_status hk_engine_record(hk_engine *engine, bool on, hk_error *err);
-hk_status hk_engine_mark(hk_engine *engine, int32_t phase, int32_t block, bool end, void *stream,
+hk_status hk_engine_mark(hk_engine *engine, int32_t kind, int32_t block, bool end, void *stream,
                          hk_error *err);
 /* *text: hocket.spans/1, to be freed by the caller. HK_NO: nothing is recorded. */
 hk_status hk_engine_timeline(hk_engine *engine, char **text, hk_error *err);

@@ -372,8 +372,9 @@ HOCKET_API int hocket_adamw(const hocket_group *group, int64_t step, int32_t thr
  * spent on kernels that a GPU would run itself, such as the copying of gradients. *text is the
  * caller's (hocket_free); it is NULL after a failure. Returns 3 if there is not enough memory. */
 HOCKET_API int hocket_report(hocket_engine *engine, char **text, char *message);
-/* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0) or backward (1)
- * of a block at this point of `stream`. Does nothing unless recording. */
+/* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0), backward (1),
+ * an all-gather of weights (2) or a reduce-scatter of gradients (3) of a block at this point of
+ * `stream`. Does nothing unless recording. */
 HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, int32_t end,
                            void *stream, char *message);
 /* Starts a new recording (1), or ends and discards it (0). It begins with the next step; with an
@@ -382,8 +383,9 @@ HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, 
  * report's notes say so. Blocks until the step under way is complete. */
 HOCKET_API int hocket_record(hocket_engine *engine, int32_t on, char *message);
 /* *text: the recording so far as JSON (schema hocket.spans/1): the plan, and name, lane, step,
- * start_ms and end_ms (CLOCK_MONOTONIC) of each operation and of each marked block. `hocket
- * validate training` compares it with a prediction. Blocks until the step under way is complete.
+ * start_ms and end_ms (CLOCK_MONOTONIC) of each operation and of each marked block, and
+ * `clock_error_ms`, the error of a GPU's times. `hocket validate training` compares it with a
+ * prediction. Blocks until the step under way is complete.
  * *text is the caller's (hocket_free); it is NULL after a failure. Returns 1 if nothing is
  * recorded, 3 if there is not enough memory. */
 HOCKET_API int hocket_timeline(hocket_engine *engine, char **text, char *message);

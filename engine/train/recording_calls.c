@@ -14,32 +14,32 @@ hk_status hk_engine_record(hk_engine *e, bool on, hk_error *err) {
   hk_status status = HK_OK;
   hk_recording_close(e);
   if (on) {
-    hk_ns uncertainty = 0;
     e->training->recording = calloc(1, sizeof *e->training->recording);
-    status = e->training->recording != NULL
-                 ? e->backend->ops->clock_align(e->backend, &uncertainty, err)
-                 : hk_fail_memory(err, sizeof *e->training->recording, "a recording");
+    status =
+        e->training->recording != NULL
+            ? e->backend->ops->clock_align(e->backend, &e->training->recording->clock_error, err)
+            : hk_fail_memory(err, sizeof *e->training->recording, "a recording");
   }
   pthread_mutex_unlock(&e->training->lock);
   return status;
 }
 
-/* *out: for an end, the block's last mark of this phase if it has no end yet, else NULL; for a
+/* *out: for an end, the block's last mark of this kind if it has no end yet, else NULL; for a
  * start, a new mark, or NULL if the recording is full. */
-static hk_status find_mark(hk_engine *e, int32_t phase, int32_t block, bool end, hk_mark **out,
+static hk_status find_mark(hk_engine *e, int32_t kind, int32_t block, bool end, hk_mark **out,
                            hk_error *err) {
   struct hk_recording *r = e->training->recording;
   *out = NULL;
   for (size_t i = r->n_marks; end && i-- > 0;) {
     hk_mark *m = &r->marks[i];
-    if (m->phase != phase || m->block != block) continue;
+    if (m->kind != kind || m->block != block) continue;
     if (!m->has_end) *out = m;
     return HK_OK;
   }
   if (end || r->n_marks == HK_MOST_MARKS) return HK_OK;
   HK_TRY(HK_GROW(r->marks, r->room_marks, r->n_marks, "a recording", err));
   hk_mark *m = &r->marks[r->n_marks];
-  *m = (hk_mark){.phase = phase, .block = block, .step = hk_engine_step_number(e) + 1};
+  *m = (hk_mark){.kind = kind, .block = block, .step = hk_engine_step_number(e) + 1};
   HK_TRY(e->backend->ops->event_open(e->backend, false, &m->start, err));
   r->n_marks++;
   HK_TRY(e->backend->ops->event_open(e->backend, false, &m->end, err));
@@ -47,20 +47,21 @@ static hk_status find_mark(hk_engine *e, int32_t phase, int32_t block, bool end,
   return HK_OK;
 }
 
-hk_status hk_engine_mark(hk_engine *e, int32_t phase, int32_t block, bool end, void *native,
+hk_status hk_engine_mark(hk_engine *e, int32_t kind, int32_t block, bool end, void *native,
                          hk_error *err) {
   struct hk_training *t = e->training;
   if (t->recording == NULL) return HK_OK;
-  if (phase < HK_PHASE_FORWARD || phase > HK_PHASE_BACKWARD || block < 0 || block >= t->n_blocks) {
+  if (kind < 0 || kind >= HK_MARK_COUNT || block < 0 || block >= t->n_blocks) {
     return hk_fail(err, HK_INPUT,
-                   "phase %d of block %d: phases are 0 (forward) and 1 (backward), blocks 0 to %d",
-                   (int)phase, (int)block, (int)t->n_blocks - 1);
+                   "phase %d of block %d: phases are 0 (forward), 1 (backward), 2 (all-gather) and "
+                   "3 (reduce-scatter), blocks 0 to %d",
+                   (int)kind, (int)block, (int)t->n_blocks - 1);
   }
   pthread_mutex_lock(&t->lock);
   hk_callers_stream *stream = NULL;
   hk_mark *m = NULL;
   hk_status status = hk_handover_stream(e, native, &stream, err);
-  if (status == HK_OK) status = find_mark(e, phase, block, end, &m, err);
+  if (status == HK_OK) status = find_mark(e, kind, block, end, &m, err);
   if (status == HK_OK && m != NULL) {
     status = e->backend->ops->record(stream->stream, end ? m->end : m->start, err);
     if (end) {
@@ -111,9 +112,12 @@ static void add_marks(hk_engine *e, cJSON *spans, bool *ok) {
         e->backend->ops->event_time(m->end, &end, &ignored) != HK_OK) {
       continue;
     }
+    static const hk_op_kind kinds[] = {HK_OP_FORWARD, HK_OP_BACKWARD, HK_OP_ALL_GATHER,
+                                       HK_OP_REDUCE_SCATTER};
     char name[64];
-    snprintf(name, sizeof name, "%s B%d", hk_phase_name((hk_phase)m->phase), (int)m->block);
-    cJSON *span = add_span(spans, name, "gpu", m->step, start, end, ok);
+    snprintf(name, sizeof name, "%s B%d", hk_op_kind_name(kinds[m->kind]), (int)m->block);
+    const char *lane = m->kind < HK_MARK_ALL_GATHER ? "gpu" : "net";
+    cJSON *span = add_span(spans, name, lane, m->step, start, end, ok);
     hk_put_number(span, "block", m->block, ok);
   }
 }
@@ -122,6 +126,7 @@ static bool put_timeline(hk_engine *e, cJSON *root) {
   if (root == NULL) return false;
   bool ok = true;
   hk_put_string(root, "schema", "hocket.spans/1", &ok);
+  hk_put_number(root, "clock_error_ms", hk_ms(e->training->recording->clock_error), &ok);
   cJSON *spans = hk_put_array(root, "spans", &ok);
   hk_put_item(root, "plan", hk_plan_to_json(&e->plan), &ok);
   if (ok) add_operations(e, spans, &ok);

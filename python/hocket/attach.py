@@ -294,6 +294,8 @@ class Attachment:
         self.recording = on
         if on:
             self._hook_marks()
+        if self.shards is not None:
+            self.shards.record(on)
 
     def _hook_modules(self, gates: Dict[str, Set[int]], phases: Tuple[str, ...]) -> None:
         for name, numbers in gates.items():
@@ -497,7 +499,7 @@ class Attachment:
 
     # -- Marks for the timeline ---------------------------------------------------------------
 
-    def _mark(self, phase: int, block: int, end: bool) -> None:
+    def mark(self, phase: int, block: int, end: bool) -> None:
         binding = self.optimizer().binding()
         binding.engine.mark(phase, block, end, binding.stream())
 
@@ -506,21 +508,21 @@ class Attachment:
         if not self.recording or len(blocks) != 1 or blocks[0] < 0:
             return
         block = blocks[0]
-        self._mark(_abi.FORWARD, block, False)
+        self.mark(_abi.FORWARD, block, False)
         tensor = _differentiable(args)
         self._marked[block] = tensor is not None
         if tensor is not None:
-            tensor.register_hook(lambda grad: self._mark(_abi.BACKWARD, block, True))
+            tensor.register_hook(lambda grad: self.mark(_abi.BACKWARD, block, True))
 
     def mark_end(self, blocks: Tuple[int, ...], output: Any) -> None:
         """A block ends its forward; its backward begins with its output's gradient."""
         if not self.recording or len(blocks) != 1 or blocks[0] < 0:
             return
         block = blocks[0]
-        self._mark(_abi.FORWARD, block, True)
+        self.mark(_abi.FORWARD, block, True)
         tensor = _differentiable(output)
         if tensor is not None and self._marked.get(block):
-            tensor.register_hook(lambda grad: self._mark(_abi.BACKWARD, block, False))
+            tensor.register_hook(lambda grad: self.mark(_abi.BACKWARD, block, False))
 
 
 def _differentiable(values: Any) -> Optional[Tensor]:

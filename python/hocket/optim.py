@@ -803,9 +803,10 @@ class AdamW(Optimizer):
             self._attachment.record(on)
 
     def timeline(self) -> Dict[str, Any]:
-        """What was recorded (schema hocket.spans/1)."""
+        """What was recorded (schema hocket.spans/1). With several ranks each has its own; ``rank``,
+        ``ranks`` and ``host`` say whose it is."""
         self.finish_update()
-        return self.binding().engine.timeline()
+        return {**self.binding().engine.timeline(), **ranks.whose()}
 
     def checksum(self) -> str:
         """32 hexadecimal digits, equal for equal master weights, momentum and variance of the same

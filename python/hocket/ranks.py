@@ -37,6 +37,14 @@ def world_size() -> int:
     return distributed.get_world_size() if known else 1
 
 
+def whose() -> Dict[str, Any]:
+    """This rank, the number of all, and its host; nothing without torch.distributed."""
+    size = world_size()
+    if size == 1:
+        return {}
+    return {"rank": torch.distributed.get_rank(), "ranks": size, "host": socket.gethostname()}
+
+
 _ROWS: Any = WeakTensorKeyDictionary()
 """Mesh whose ranks update the rows of a tensor that each of them has whole."""
 

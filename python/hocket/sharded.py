@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Sequence,
 import torch
 from torch import Tensor, nn
 
-from . import ranks
+from . import _abi, ranks
 from .blocks import Block
 from .describe import Call, Costs, batch_size
 from .errors import HocketUsageError
@@ -110,7 +110,7 @@ class Shards:
         self._model = attachment.model
         check_model(self._model)
         self._modules = sharded_modules(self._model)
-        self._gated: List[Any] = []
+        self._gated: List[Tuple[Any, int]] = []  # groups, and the block of each
         self._handle: Any = None
 
     def blocks(self, names: Sequence[str]) -> List[Block]:
@@ -152,7 +152,10 @@ class Shards:
             }
             if its:
                 group.unshard = self._waiting(group, tuple(sorted(its)))
-                self._gated.append(group)
+                self._gated.append((group, min(its)))
+        attachment = self._attachment()
+        if attachment is not None and attachment.recording:
+            self.record(True)
 
     def _waiting(self, group: Any, blocks: Tuple[int, ...]) -> Callable[..., Any]:
         original, found = group.unshard, self._attachment
@@ -181,9 +184,25 @@ class Shards:
 
         self._handle = self._model.register_forward_pre_hook(wait, prepend=True)
 
+    def record(self, on: bool) -> None:
+        """Marks all-gathers and reduce-scatters in the timeline, or no more; only where FSDP2 has
+        objects that make them (torch 2.9)."""
+        for group, block in self._gated:
+            for name, phase in (
+                ("_all_gather_comm", _abi.ALL_GATHER),
+                ("_reduce_scatter_comm", _abi.REDUCE_SCATTER),
+            ):
+                comm = getattr(group, name, None)
+                if isinstance(comm, _Marked):
+                    comm = comm.comm
+                # torch looks whether a group has collectives of symmetric memory.
+                if comm is not None and not type(comm).__name__.startswith("SymmMem"):
+                    setattr(group, name, _Marked(comm, self._attachment, phase, block) if on else comm)
+
     def detach(self) -> None:
         """Takes the gates out."""
-        for group in self._gated:
+        self.record(False)
+        for group, _ in self._gated:
             vars(group).pop("unshard", None)
         if self._handle is not None:
             self._handle.remove()
@@ -207,6 +226,28 @@ def _groups(module: nn.Module) -> Any:
         if not hasattr(group.comm_ctx, "get_all_gather_streams"):
             return None
     return found
+
+
+class _Marked:
+    """What FSDP2 calls for a collective of a group, between two marks on the stream that waits for
+    it. One that runs on behind the call (``async_op``) is not marked."""
+
+    def __init__(
+        self, comm: Any, attachment: "weakref.ref[Attachment]", phase: int, block: int
+    ) -> None:
+        self.comm, self._attachment, self._phase, self._block = comm, attachment, phase, block
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def __call__(self, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        attachment = None if async_op else self._attachment()
+        if attachment is not None:
+            attachment.mark(self._phase, self._block, False)
+        work = self.comm(*args, async_op=async_op, **kwargs)
+        if attachment is not None:
+            attachment.mark(self._phase, self._block, True)
+        return work
 
 
 @contextlib.contextmanager

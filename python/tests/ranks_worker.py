@@ -374,6 +374,46 @@ def forward_waits_for_its_own_block_alone():
     assert opt.blocks()[0][0] == "tokens.weight"
 
 
+def comms(opt):
+    """What FSDP2 calls for collectives; none before torch 2.9."""
+    groups = [group for group, _ in opt._attachment.shards._gated]
+    names = ("_all_gather_comm", "_reduce_scatter_comm")
+    return [getattr(group, name) for group in groups for name in names if hasattr(group, name)]
+
+
+@case
+def recorded():
+    """Each rank records the same steps, on the clock of the host, with collectives; recording
+    changes no bit."""
+    opt, model, reference = start(overlap="both")
+    train(opt, model, reference, steps=1)
+    before = comms(opt)
+    opt.record()
+    train(opt, model, reference, steps=3, first=1)
+    found = opt.timeline()
+    compare(opt, model, reference)
+    (FOLDER / f"recorded-{WORLD}-rank{RANK}.json").write_text(json.dumps(found))
+    assert (found["rank"], found["ranks"]) == (RANK, WORLD) and found["host"]
+    assert 0 <= found["clock_error_ms"] < 1
+    seen = [(span["step"], *span["name"].split()) for span in found["spans"]]
+    blocks = len(model.layers) + 1
+    for step in (3, 4) if before else ():
+        for block in range(blocks):
+            gathers = seen.count((step, "all_gather", f"B{block}"))
+            # In backward once more, but for the root, whose weights stay.
+            assert gathers == (1 if block == 0 else 2), (step, block, gathers)
+            assert seen.count((step, "reduce_scatter", f"B{block}")) == 1, (step, block)
+    # What is summed ends on all ranks after the last of them has begun.
+    edges = {name[1:]: (s["start_ms"], s["end_ms"]) for name, s in zip(seen, found["spans"])
+             if name[:2] == (4, "reduce_scatter")}
+    every = [None] * WORLD
+    dist.all_gather_object(every, edges)
+    for name, (_, end) in edges.items():
+        assert end > max(other[name][0] for other in every), (name, every)
+    opt.record(False)
+    assert comms(opt) == before
+
+
 @case
 def without_torch_s_private_parts():
     """Where FSDP2 is not as expected, each forward waits for all, and the bits are the same."""

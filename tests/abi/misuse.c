@@ -285,7 +285,7 @@ static void wrong_state(world *w) {
 static void wrong_marks(world *w) {
   MUST(hocket_mark(w->engine, 7, 7, 7, NULL, message)); /* ignored without a recording */
   MUST(hocket_record(w->engine, 1, message));
-  REFUSED(hocket_mark(w->engine, 2, 0, 0, NULL, message), 2, "phase 2");
+  REFUSED(hocket_mark(w->engine, 4, 0, 0, NULL, message), 2, "phase 4");
   REFUSED(hocket_mark(w->engine, -1, 0, 0, NULL, message), 2, "phase -1");
   REFUSED(hocket_mark(w->engine, 0, 5, 0, NULL, message), 2, "block 5");
   REFUSED(hocket_mark(w->engine, 0, -1, 0, NULL, message), 2, "block -1");
