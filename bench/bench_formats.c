@@ -80,8 +80,11 @@ static void clear(void *arg, int64_t chunk, int thread) {
   (void)thread, (void)arg;
   uint16_t *const grad = (uint16_t *)(void *)mem.grad;
   memset(mem.state + 12 * chunk * CHUNK, 0, (size_t)12 * CHUNK);
+  uint64_t x = (uint64_t)chunk;
   for (int64_t i = chunk * CHUNK; i < (chunk + 1) * CHUNK; i++) {
-    grad[i] = 0x3a83; /* 1e-3: gradients that are no zeros and no subnormals */
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    /* +-2^-13 to 2^-9 by the upper bits: 4 octaves of bf16, no zeros and no subnormals */
+    grad[i] = (uint16_t)((x >> 63 << 15) | ((114u << 7) + (x >> 40) % (4u << 7)));
     mem.w[i] = 0;
   }
 }
@@ -108,7 +111,12 @@ static double rate_of(hk_team *team, const bench_case *c) {
   bench_case copy = *c;
   const int64_t cached = hk_team_threads(team);
   hk_team_run(team, mem.params / CHUNK, clear, NULL);
-  if (c->cached) hk_team_run(team, cached, in_cache, &copy);
+  /* Not the first step: codes of 8 bits that are 0 take longer. */
+  if (c->cached) {
+    hk_team_run(team, cached, in_cache, &copy);
+  } else {
+    hk_team_run(team, mem.params / CHUNK, from_memory, &copy);
+  }
   const hk_ns begin = hk_now();
   if (c->cached) {
     hk_team_run(team, cached, in_cache, &copy);
