@@ -120,6 +120,10 @@
     "length of the run, with k, M, G or T: adds its time, and with --price its cost")              \
   X(STEPS, "steps", 0, WHOLE, steps, "N", 1, 1e6,                                                  \
     "optimizer steps (default: run 10, validate 7; plan: length of the run, as --tokens)")         \
+  X(MTBF, "mtbf", 0, REAL, mtbf, "HOURS", 1e-3, 1e9,                                               \
+    "mean time between failures of a node: adds what failures and checkpoints take of the run")    \
+  X(RESTART, "restart", 0, REAL, restart, "MINUTES", 0, 1e6,                                       \
+    "of a failure, beside reading the checkpoint (default 0)")                                     \
   X(SEED, "seed", 0, WHOLE, seed, "N", 0, 1e15,                                                    \
     "seed of generated values and random orders (default 0)")                                      \
   X(MAX_NORM, "max-norm", 0, REAL, max_norm, "X", 0, 1e30,                                         \
@@ -255,6 +259,7 @@ typedef struct {
   const char *price;                    /* NULL: not given */
   int64_t tokens;                       /* 0: not given */
   int64_t checkpoint_every;             /* 0: not given */
+  double mtbf, restart;                 /* hours, minutes; 0: not given */
   double clip_share;
   double search;   /* seconds; 0: not given */
   double max_norm; /* 0: no clipping */

@@ -52,7 +52,7 @@ static hk_status fill(const hk_args *given, const char *machine, contender *c, h
   HK_TRY(hk_price_split(machine, c->name, sizeof c->name, &price, err));
   args.machine = c->name;
   HK_TRY(hk_setup_load(&args, &c->setup, err));
-  HK_TRY(hk_price_make(&args, price, &c->setup.job, &c->price, err));
+  HK_TRY(hk_price_make(&args, price, &c->setup, &c->price, err));
   const hk_ranking_options options = {
       .only_policy = c->setup.policy,
       .only_runtime = args.given & HK_OPTION(RUNTIME) ? &c->setup.runtime : NULL,
@@ -140,7 +140,7 @@ static void speed_cells(hk_table *table, const contender *c) {
 static void cost_cells(hk_table *table, const contender *c, int columns) {
   char text[48];
   const bool priced = c->price.per_hour > 0;
-  const double hours = c->price.tokens / best_of(c)->tokens_per_s / 3600;
+  const double hours = hk_price_hours(&c->price, best_of(c));
   const double token = hk_price_per_token(&c->price, best_of(c));
   if (columns > 0)
     hk_table_cell(table, "%s", priced ? hk_format_cost(1e6 * token, text, sizeof text) : "-");
@@ -249,6 +249,8 @@ static hk_status print_text(const hk_args *args, const comparison *all,
     hk_print_text(0, 0,
                   "Each machine's own errors are in +- (95 %%); 'hocket plan' on one of them says "
                   "which matter.");
+  if (all->list[0].price.goodput.mtbf_s > 0 && all->n_fit > 0)
+    hk_print_text(0, 0, "Hours and costs include failures and checkpoints (--mtbf).");
   if (!args->quiet && all->n_fit > 1) {
     char jobs[600];
     tell_jobs(all, order, jobs, sizeof jobs);

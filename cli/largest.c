@@ -244,8 +244,10 @@ static hk_status find(hk_largest_job *l, hk_error *err) {
   }
   const hk_largest_best *best = hk_largest_answer(l);
   if (best->value == 0) return HK_OK;
-  HK_TRY(
-      hk_price_make(l->args, l->price_text, &best->ranking.forecasts[0].plan.job, &l->price, err));
+  hk_setup chosen = l->setup;
+  chosen.model = best->ranking.forecasts[0].plan.model;
+  chosen.job = best->ranking.forecasts[0].plan.job;
+  HK_TRY(hk_price_make(l->args, l->price_text, &chosen, &l->price, err));
   return hk_uncertainty_make(best->ranking.forecasts, 1, &l->setup.machine, &l->uncertainty, err);
 }
 

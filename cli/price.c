@@ -53,8 +53,9 @@ hk_status hk_price_split(const char *machine, char *name, size_t size, const cha
   return HK_OK;
 }
 
-hk_status hk_price_make(const hk_args *args, const char *price, const hk_job *job, hk_price *out,
-                        hk_error *err) {
+hk_status hk_price_make(const hk_args *args, const char *price, const hk_setup *setup,
+                        hk_price *out, hk_error *err) {
+  const hk_job *job = &setup->job;
   const char *text = *price ? price : args->price;
   double amount;
   bool per_gpu;
@@ -62,6 +63,10 @@ hk_status hk_price_make(const hk_args *args, const char *price, const hk_job *jo
   if (args->tokens > 0 && args->steps > 0)
     return hk_fail(err, HK_INPUT, "--tokens and --steps both give the length of the run: use one");
   if (args->steps > 0) out->tokens = (double)args->steps * hk_job_tokens(job);
+  if (args->restart > 0 && args->mtbf <= 0)
+    return hk_fail(err, HK_INPUT, "--restart is a part of a failure: it needs --mtbf HOURS");
+  HK_TRY(hk_goodput_make(&setup->model, &setup->machine, job, setup->settings.optimizer,
+                         3600 * args->mtbf, 60 * args->restart, &out->goodput, err));
   if (!text) return HK_OK;
   if (!hk_price_parse(text, &amount, &per_gpu))
     return hk_fail(err, HK_INPUT,
@@ -74,12 +79,16 @@ hk_status hk_price_make(const hk_args *args, const char *price, const hk_job *jo
 
 /* -- Figures ----------------------------------------------------------------------------------- */
 
-double hk_price_per_token(const hk_price *price, const hk_forecast *forecast) {
-  return price->per_hour / 3600 / forecast->tokens_per_s;
+static double speed_of(const hk_price *price, const hk_forecast *forecast) {
+  return forecast->tokens_per_s * (1 - price->goodput.lost);
 }
 
-static double hours_of(const hk_price *price, const hk_forecast *forecast) {
-  return price->tokens / forecast->tokens_per_s / 3600;
+double hk_price_per_token(const hk_price *price, const hk_forecast *forecast) {
+  return price->per_hour / 3600 / speed_of(price, forecast);
+}
+
+double hk_price_hours(const hk_price *price, const hk_forecast *forecast) {
+  return price->tokens / speed_of(price, forecast) / 3600;
 }
 
 const char *hk_format_cost(double cost, char *buffer, size_t size) {
@@ -96,11 +105,36 @@ static void print_interval(const hk_forecast *forecast, const hk_interval *itera
                 (double)iteration->high / t);
 }
 
-void hk_price_print(const hk_price *price, const hk_forecast *forecast,
-                    const hk_interval *iteration) {
+/* "12.3 s", "45.0 minutes", "7.5 hours". */
+static const char *format_time(double seconds, char *buffer, size_t size) {
+  const bool hours = seconds >= 7200, minutes = seconds >= 120;
+  snprintf(buffer, size, "%.*f %s", hours && seconds >= 360000 ? 0 : 1,
+           seconds / (hours     ? 3600
+                      : minutes ? 60
+                                : 1),
+           hours     ? "hours"
+           : minutes ? "minutes"
+                     : "s");
+  return buffer;
+}
+
+static void print_goodput(const hk_goodput *g) {
+  char fails[48], write[48], every[48], restart[48];
+  if (g->mtbf_s <= 0) return;
+  hk_print_text(0, 2,
+                "failures and checkpoints take %.*f %% of the time: the job fails every %s; a "
+                "checkpoint of %.1f GB takes %s, best every %s; a restart takes %s",
+                g->lost < 0.1 ? 2 : 1, 100 * g->lost, format_time(g->mtbf_s, fails, sizeof fails),
+                g->bytes / 1e9, format_time(g->write_s, write, sizeof write),
+                format_time(g->interval_s, every, sizeof every),
+                format_time(g->restart_s, restart, sizeof restart));
+}
+
+static void print_cost(const hk_price *price, const hk_forecast *forecast,
+                       const hk_interval *iteration) {
   char a[48], b[48], c[48], run[160] = "";
   if (price->tokens > 0) {
-    const double hours = hours_of(price, forecast);
+    const double hours = hk_price_hours(price, forecast);
     snprintf(run, sizeof run, "%s tokens take %s %s",
              hk_format_count((int64_t)price->tokens, a, sizeof a),
              hk_format_cost(hours < 72 ? hours : hours / 24, b, sizeof b),
@@ -123,8 +157,25 @@ void hk_price_print(const hk_price *price, const hk_forecast *forecast,
   print_interval(forecast, iteration);
 }
 
+void hk_price_print(const hk_price *price, const hk_forecast *forecast,
+                    const hk_interval *iteration) {
+  print_cost(price, forecast, iteration);
+  print_goodput(&price->goodput);
+}
+
+static void put_goodput(const hk_goodput *g, cJSON *cost, bool *ok) {
+  if (g->mtbf_s <= 0) return;
+  cJSON *object = hk_put_object(cost, "goodput", ok);
+  hk_put_number(object, "mtbf_ms", 1e3 * g->mtbf_s, ok);
+  hk_put_number(object, "checkpoint_bytes", g->bytes, ok);
+  hk_put_number(object, "checkpoint_ms", 1e3 * g->write_s, ok);
+  hk_put_number(object, "interval_ms", 1e3 * g->interval_s, ok);
+  hk_put_number(object, "restart_ms", 1e3 * g->restart_s, ok);
+  hk_put_number(object, "lost_pct", 100 * g->lost, ok);
+}
+
 void hk_price_json(const hk_price *price, const hk_forecast *forecast, cJSON *object, bool *ok) {
-  if (price->per_hour <= 0 && price->tokens <= 0) return;
+  if (price->per_hour <= 0 && price->tokens <= 0 && price->goodput.mtbf_s <= 0) return;
   cJSON *cost = hk_put_object(object, "cost", ok);
   const double token = hk_price_per_token(price, forecast);
   if (price->per_hour > 0) {
@@ -133,7 +184,8 @@ void hk_price_json(const hk_price *price, const hk_forecast *forecast, cJSON *ob
   }
   if (price->tokens > 0) {
     hk_put_number(cost, "run_tokens", price->tokens, ok);
-    hk_put_number(cost, "run_hours", hours_of(price, forecast), ok);
+    hk_put_number(cost, "run_hours", hk_price_hours(price, forecast), ok);
     if (price->per_hour > 0) hk_put_number(cost, "run_cost", token * price->tokens, ok);
   }
+  put_goodput(&price->goodput, cost, ok);
 }

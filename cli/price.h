@@ -6,12 +6,15 @@
 #include <cjson/cJSON.h>
 
 #include "cli/args.h"
+#include "cli/setup.h"
 #include "sim/forecast.h"
+#include "sim/goodput.h"
 #include "sim/uncertainty.h"
 
 typedef struct {
   double per_hour; /* of the whole job; 0: no price is given */
   double tokens;   /* of the run; 0: not given */
+  hk_goodput goodput;
 } hk_price;
 
 /* Whether `text` is a price: a number, then "/h" or "/node/h" (of a node) or "/gpu/h". `per_gpu`:
@@ -23,12 +26,15 @@ bool hk_price_parse(const char *text, double *amount, bool *per_gpu);
 hk_status hk_price_split(const char *machine, char *name, size_t size, const char **price,
                          hk_error *err);
 
-/* The price of a job. `price`: of its machine, "" for --price. Length of the run: --tokens, or the
- * tokens of an iteration of `job` x --steps. HK_INPUT: not a price; both --tokens and --steps. */
-hk_status hk_price_make(const hk_args *args, const char *price, const hk_job *job, hk_price *out,
-                        hk_error *err);
+/* The price of a job. `price`: of its machine, "" for --price. Length of the run:
+ * --tokens, or the tokens of an iteration x --steps. HK_INPUT: not a price; both --tokens and
+ * --steps; failures that leave too little time (sim/goodput.h). */
+hk_status hk_price_make(const hk_args *args, const char *price, const hk_setup *setup,
+                        hk_price *out, hk_error *err);
 
+/* With --mtbf both count the time that is lost. */
 double hk_price_per_token(const hk_price *price, const hk_forecast *forecast);
+double hk_price_hours(const hk_price *price, const hk_forecast *forecast); /* of the run */
 
 /* "0.4120", "1.234", "12.34", "123.4", "6,180": four decimals below 1, four digits below 1000, then
  * whole. Returns `buffer`; 48 bytes are enough. */
@@ -36,11 +42,12 @@ const char *hk_format_cost(double cost, char *buffer, size_t size);
 
 /* "costs 0.4120 per million tokens at 98.00 per hour; 15,000,000,000 tokens take 63.06 hours and
  * cost 6,180" (from 72 hours on in days), then "95 % interval: 0.81 to 1.24 times that", from the
- * interval of the iteration, if it is known (NULL: not). Prints nothing without a price and a
- * length of the run. */
+ * interval of the iteration, if it is known (NULL: not), and with --mtbf what is lost. Prints
+ * nothing without a price, a length of the run and --mtbf. */
 void hk_price_print(const hk_price *price, const hk_forecast *forecast,
                     const hk_interval *iteration);
-/* Adds "cost" to the object of a forecast; nothing without a price and a length. */
+/* Adds "cost" to the object of a forecast, with --mtbf "goodput" in it; nothing without a price, a
+ * length and --mtbf. */
 void hk_price_json(const hk_price *price, const hk_forecast *forecast, cJSON *object, bool *ok);
 
 #endif

@@ -212,7 +212,7 @@ static hk_status simulate(hk_sweep_bench *b, hk_args *args, hk_sweep_thread *t,
     return hk_fail(err, HK_INPUT,
                    "gpu-memory and clip-share are of the policy '" HK_SWEEP_BEST "' alone");
   HK_TRY(hk_setup_fill(args, &setup, err));
-  HK_TRY(hk_price_make(args, price_of(b, out->id), &setup.job, &price, err));
+  HK_TRY(hk_price_make(args, price_of(b, out->id), &setup, &price, err));
   return best ? simulate_best(args, &setup, &price, out, err)
               : simulate_one(&setup, &price, out, err);
 }

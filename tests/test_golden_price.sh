@@ -102,6 +102,32 @@ ok plan $seven --tokens 3G
 prints "^3,000,000,000 tokens take [0-9.]+ (hours|days)$"
 ! grep -q "cost" out || fail "a cost without a price"
 
+# -- Failures -------------------------------------------------------------------------------------
+
+# llama-2-7b: 12 x 6,738,415,616 bytes at 2 GB/s, two nodes: 20.2152 s. The job fails every 50 hours:
+# an interval of sqrt(2 x 20.2152 x 180000) = 2697.67 s. Reading at 7 GB/s 5.7758 s, and 10 minutes:
+# 20.2152 / 2697.67 + (2697.67 / 2 + 605.776) / 180000 = 1.83525 %.
+failing="$seven --nodes 2 --mtbf 100 --restart 10 --set nvme.write=2GB/s --set nvme.read=7GB/s"
+ok plan $seven --nodes 2 --price 10/h --tokens 3G --json
+hours=$(number run_hours) cost=$(number run_cost) token=$(number cost_per_million_tokens)
+ok plan $failing --price 10/h --tokens 3G --json
+lost=$(awk 'BEGIN { w = 40.430493696 / 2; m = 180000; i = sqrt(2 * w * m)
+  printf "%.15g", 100 * (w / i + (i / 2 + w * 2 / 7 + 600) / m) }')
+near "$(number lost_pct)" "$lost" || fail "lost: $(number lost_pct) %, expected $lost"
+near "$(number checkpoint_bytes)" 80860987392 || fail "checkpoint: $(number checkpoint_bytes)"
+for pair in "run_hours $hours" "run_cost $cost" "cost_per_million_tokens $token"; do
+  read -r key without <<<"$pair"
+  near "$(number "$key")" "$(awk -v x="$without" -v l="$lost" 'BEGIN { printf "%.15g", x / (1 - l / 100) }')" ||
+    fail "$key: $(number "$key"), without failures $without"
+done
+ok plan $failing
+tr '\n' ' ' <out | tr -s ' ' | grep -qF "failures and checkpoints take 1.84 % of the time: the job fails every 50.0 hours; a checkpoint of 80.9 GB takes 20.2 s, best every 45.0 minutes; a restart takes 10.1 minutes" ||
+  fail "failures: $(grep -A3 failures out)"
+ok plan --model llama-2-7b --machine polaris-a100-4x40gb=10/h --machine h200-16c --tokens 1G --mtbf 100
+prints "^Hours and costs include failures and checkpoints"
+ok plan $seven --tokens 3G
+! grep -q "failures" out || fail "failures that nobody asked for"
+
 # -- Several machines -----------------------------------------------------------------------------
 
 # The order follows the prices. A price given with a machine takes precedence over --price.
@@ -143,6 +169,8 @@ for price in 2.5 2.5/ 2.5/d -1/h 0/h 1e3/h nan/h inf/h /h "2.5 /h" 2.5/h/gpu; do
 done
 expect 2 "'--output' needs a single --machine" plan $several -o plan.json
 expect 2 "h201-16c.*h200-16c" plan $several --machine h201-16c=3/h
+expect 2 "--restart .* needs --mtbf HOURS" plan $seven --restart 3
+expect 2 "failures leave less than half of the time: one every 3.6 s of 1 nodes" plan $seven --mtbf 0.001
 expect 2 "--tokens and --steps both" plan $seven --tokens 1G --steps 10
 expect 2 "option '--tokens': expected a whole number" plan $seven --tokens 0
 
