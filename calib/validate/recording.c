@@ -92,11 +92,17 @@ static bool backward_between(const hk_recorded *r, int64_t step, hk_ns from, hk_
   return false;
 }
 
+bool hk_recorded_by_block(hk_op_kind kind) {
+  return kind == HK_OP_FORWARD || kind == HK_OP_BACKWARD || kind == HK_OP_ALL_GATHER ||
+         kind == HK_OP_REDUCE_SCATTER;
+}
+
 /* Number of records for each pass of a block, out of n records in one step: a block of several
  * modules has one of each module. 1 if they are passes of several micro-steps. */
 static size_t records_of_pass(const hk_recorded *r, const hk_recorded_op *first, size_t n,
                               int64_t grad_accum) {
   const size_t passes = (size_t)hk_max(1, grad_accum), each = n / passes;
+  if (first->kind != HK_OP_FORWARD && first->kind != HK_OP_BACKWARD) return 1;
   if (each <= 1 || n % passes != 0) return 1;
   const bool apart = first->kind == HK_OP_FORWARD &&
                      backward_between(r, first->step, first->start, first[each - 1].end);
@@ -125,6 +131,24 @@ static void number_passes(hk_recorded *r, int64_t grad_accum) {
   r->n = kept;
 }
 
+static int by_kind_and_start(const void *left, const void *right) {
+  const hk_recorded_op *a = left, *b = right;
+  const int order = compare_int(a->kind, b->kind);
+  return order != 0 ? order : compare_int(a->start, b->start);
+}
+
+/* The pass of a block with other blocks inside, such as the root of a sharded model, ends where the
+ * first of them begins. */
+static void cut_enclosing(hk_recorded *r) {
+  qsort(r->ops, r->n, sizeof *r->ops, by_kind_and_start);
+  for (size_t i = 0; i + 1 < r->n; i++) {
+    hk_recorded_op *op = &r->ops[i], *next = &r->ops[i + 1];
+    const bool pass = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
+    if (pass && next->kind == op->kind && next->block != op->block)
+      op->end = hk_min(op->end, next->start);
+  }
+}
+
 static hk_status read_spans(const cJSON *root, int64_t grad_accum, hk_recorded *out,
                             hk_error *err) {
   const cJSON *spans = NULL, *item = NULL;
@@ -137,9 +161,54 @@ static hk_status read_spans(const cJSON *root, int64_t grad_accum, hk_recorded *
       return hk_fail_prefix(err, "span %zu", out->n);
     out->n++;
   }
+  cut_enclosing(out);
   qsort(out->ops, out->n, sizeof *out->ops, by_identity_and_time);
   number_passes(out, grad_accum);
   return HK_OK;
+}
+
+/* -- Ranks ------------------------------------------------------------------------------------- */
+
+static hk_status read_rank(const cJSON *root, hk_recorded *out, hk_error *err) {
+  int64_t rank = 0, ranks = 1;
+  out->rank = 0, out->ranks = 1;
+  if (cJSON_GetObjectItemCaseSensitive(root, "ranks") == NULL) return HK_OK;
+  HK_TRY(hk_json_int(root, "ranks", 1, INT32_MAX, &ranks, err));
+  HK_TRY(hk_json_int(root, "rank", 0, ranks - 1, &rank, err));
+  HK_TRY(hk_json_text(root, "host", 0, out->host, sizeof out->host, err));
+  out->rank = (int)rank, out->ranks = (int)ranks;
+  return HK_OK;
+}
+
+/* The plan of one rank's shards as that of all ranks. Shards of the first rank count for all: those
+ * of others may have a row less. */
+static hk_status spread(cJSON *plan, int ranks, hk_error *err) {
+  const cJSON *job = NULL, *model = NULL, *config = NULL, *tensors = NULL;
+  HK_TRY(hk_json_object(plan, "job", &job, err));
+  cJSON *gpus = cJSON_GetObjectItemCaseSensitive(job, "gpus");
+  if (!cJSON_IsNumber(gpus) || gpus->valuedouble != 1) return HK_OK; /* is of all ranks */
+  HK_TRY(hk_json_object(plan, "model", &model, err));
+  HK_TRY(hk_json_object(model, "config", &config, err));
+  if (cJSON_GetObjectItemCaseSensitive(config, "tensors") == NULL)
+    return hk_fail(err, HK_INPUT, "the plan of one rank of %d has a model without tensors", ranks);
+  HK_TRY(hk_json_array(config, "tensors", &tensors, err));
+  cJSON_SetNumberValue(gpus, ranks);
+  cJSON *tensor = NULL;
+  cJSON_ArrayForEach(tensor, tensors) {
+    cJSON *numel = cJSON_GetObjectItemCaseSensitive(tensor, "numel");
+    if (cJSON_IsNumber(numel)) cJSON_SetNumberValue(numel, numel->valuedouble * ranks);
+  }
+  return HK_OK;
+}
+
+static hk_status read_plan(const cJSON *document, int ranks, hk_plan *plan, hk_error *err) {
+  if (ranks == 1) return hk_plan_from_json(document, plan, err);
+  cJSON *copy = cJSON_Duplicate(document, true);
+  if (copy == NULL) return hk_fail_memory(err, sizeof *copy, "a plan");
+  hk_status status = spread(copy, ranks, err);
+  if (status == HK_OK) status = hk_plan_from_json(copy, plan, err);
+  cJSON_Delete(copy);
+  return status;
 }
 
 hk_status hk_recorded_read(const cJSON *root, hk_recorded *out, hk_plan *plan, hk_error *err) {
@@ -150,7 +219,9 @@ hk_status hk_recorded_read(const cJSON *root, hk_recorded *out, hk_plan *plan, h
   if (strcmp(schema, "hocket.spans/1") != 0)
     return hk_fail(err, HK_INPUT, "'%.60s' is not what opt.timeline() returns", schema);
   HK_TRY(hk_json_object(root, "plan", &document, err));
-  if (hk_plan_from_json(document, plan, err) != HK_OK) return hk_fail_prefix(err, "key 'plan'");
+  HK_TRY(read_rank(root, out, err));
+  if (read_plan(document, out->ranks, plan, err) != HK_OK) return hk_fail_prefix(err, "key 'plan'");
+  out->grad_accum = plan->job.grad_accum;
   return read_spans(root, plan->job.grad_accum, out, err);
 }
 
@@ -161,12 +232,22 @@ void hk_recorded_free(hk_recorded *recorded) {
 
 /* -- Looking up -------------------------------------------------------------------------------- */
 
+/* Which of a block's `n` operations of one kind in a step `op` is. Of gathers a block has one in
+ * forward and one in backward of each micro-step, or only the first (FSDP2's root). -1: none. */
+static int32_t number_of(const hk_op *op, size_t n, int64_t grad_accum) {
+  const int32_t micro = (int32_t)hk_max(0, op->micro);
+  if (op->kind != HK_OP_ALL_GATHER) return micro;
+  const int each = n > (size_t)hk_max(1, grad_accum) ? 2 : 1;
+  if (op->phase == HK_PHASE_BACKWARD) return each == 2 ? 2 * micro + 1 : -1;
+  return each * micro;
+}
+
 const hk_recorded_op *hk_recorded_find(const hk_recorded *r, const hk_op *op, int64_t step) {
-  const bool pass = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
+  const bool by_block = hk_recorded_by_block(op->kind);
   const hk_recorded_op wanted = {.kind = op->kind,
                                  .subgroup = op->subgroup,
                                  .piece = op->piece,
-                                 .block = pass ? op->block - HK_BLOCK_EMBED : -1,
+                                 .block = by_block ? op->block - HK_BLOCK_EMBED : -1,
                                  .step = step};
   size_t low = 0, high = r->n;
   while (low < high) {
@@ -177,7 +258,13 @@ const hk_recorded_op *hk_recorded_find(const hk_recorded *r, const hk_op *op, in
       high = middle;
     }
   }
-  if (pass) low += (size_t)hk_max(0, op->micro);
+  if (by_block) {
+    size_t n = 0;
+    while (low + n < r->n && compare_identity(&r->ops[low + n], &wanted) == 0) n++;
+    const int32_t number = number_of(op, n, r->grad_accum);
+    if (number < 0) return NULL;
+    low += (size_t)number;
+  }
   if (low >= r->n || compare_identity(&r->ops[low], &wanted) != 0) return NULL;
   r->ops[low].joined = true;
   return &r->ops[low];

@@ -11,7 +11,8 @@
 typedef struct {
   hk_op_kind kind;
   int32_t subgroup, piece; /* -1: none */
-  int32_t block, micro;    /* of forward and backward: block from 0, number of the pass; else -1 */
+  int32_t block, micro;    /* of forward, backward and collectives: block from 0, and which of the
+                              step in order of time; else -1 */
   int64_t step;
   hk_ns start, end;
   bool joined; /* hk_recorded_find has found it */
@@ -20,11 +21,19 @@ typedef struct {
 typedef struct {
   hk_recorded_op *ops; /* sorted by step, kind, place in the model, and time */
   size_t n;
+  int64_t grad_accum;
+  int rank, ranks; /* ranks 1: not of a process group */
+  char host[72];
 } hk_recorded;
 
-/* Free both, also on failure. */
+/* Free both, also on failure. The plan of one of several ranks is that of its shards on one GPU.
+ * *plan becomes that of all ranks, on as many GPUs of one node. */
 hk_status hk_recorded_read(const cJSON *root, hk_recorded *out, hk_plan *plan, hk_error *err);
 void hk_recorded_free(hk_recorded *recorded);
+
+/* Whether a kind is marked by block and not executed by the engine: forward, backward, and
+ * all-gathers and reduce-scatters, which no graph of one GPU has. */
+bool hk_recorded_by_block(hk_op_kind kind);
 
 /* The recorded operation that `op` of an iteration's graph stands for, in this step, or NULL. */
 const hk_recorded_op *hk_recorded_find(const hk_recorded *recorded, const hk_op *op, int64_t step);

@@ -19,7 +19,6 @@ typedef struct {
   size_t first;           /* its first operation that can run in the compared iteration */
   hk_span *found;         /* [operation of `whole`] as recorded; end < start: not recorded */
   int32_t *place;         /* [operation of `whole`] its number in the comparison; -1: none */
-  int32_t *origin;        /* the inverse of `place` */
   hk_ns begin[2], end[2]; /* of the iteration: predicted, recorded */
 } session;
 
@@ -105,17 +104,22 @@ static int64_t step_of(const session *s, size_t op) {
   return s->out->step - (last - hk_op_iteration(s->whole, (int32_t)op));
 }
 
+/* Whether an operation of the whole graph is one of this rank. Ranks that do the same are one. */
+static bool is_mine(const session *s, size_t op) {
+  return s->whole->ops[op].rank == (s->whole->ranks > 1 ? s->out->rank : 0);
+}
+
 static hk_status join(session *s, hk_error *err) {
   const size_t n = s->whole->n_ops;
   s->found = malloc((n + 1) * sizeof *s->found);
   s->place = malloc((n + 1) * sizeof *s->place);
-  s->origin = malloc((n + 1) * sizeof *s->origin);
-  if (s->found == NULL || s->place == NULL || s->origin == NULL)
+  s->out->origin = malloc((n + 1) * sizeof *s->out->origin);
+  if (s->found == NULL || s->place == NULL || s->out->origin == NULL)
     return hk_fail_memory(err, n * sizeof *s->found, "the recorded times");
   for (size_t i = 0; i < n; i++) {
     s->place[i] = -1;
     s->found[i] = (hk_span){.start = 0, .end = -1};
-    if (i < s->first) continue;
+    if (i < s->first || !is_mine(s, i)) continue;
     const hk_op *op = &s->whole->ops[i];
     const hk_recorded_op *r = hk_recorded_find(&s->recorded, op, step_of(s, i));
     if (r != NULL) s->found[i] = (hk_span){.ready = r->start, .start = r->start, .end = r->end};
@@ -133,7 +137,7 @@ static hk_ns predicted_end(const session *s, int back) {
   const int64_t step = s->out->step - back;
   for (size_t i = s->first; i < s->whole->n_ops; i++) {
     const hk_op *op = &s->whole->ops[i];
-    if (step_of(s, i) != step || op->rank != 0) continue;
+    if (step_of(s, i) != step || !is_mine(s, i)) continue;
     if (is_overlapped(s) && (op->kind != HK_OP_BACKWARD || !is_recorded(s, i))) continue;
     end = hk_max(end, s->forecast.result.timeline.spans[i].end);
   }
@@ -145,6 +149,7 @@ static void find_window(session *s) {
   s->end[0] = predicted_end(s, 0);
   s->begin[1] = hk_recorded_end(&s->recorded, s->out->step - 1, is_overlapped(s));
   s->end[1] = hk_recorded_end(&s->recorded, s->out->step, is_overlapped(s));
+  s->out->begin = s->begin[1], s->out->end = s->end[1];
 }
 
 /* The part of a span inside the iteration, relative to its beginning. With an overlap, operations
@@ -163,7 +168,7 @@ static void count_uncompared(session *s) {
   for (size_t i = s->first; i < s->whole->n_ops; i++) {
     const hk_op *op = &s->whole->ops[i];
     const hk_span span = inside(s, 0, op, s->forecast.result.timeline.spans[i]);
-    if (is_recorded(s, i) || span.end == span.start) continue;
+    if (!is_mine(s, i) || is_recorded(s, i) || span.end == span.start) continue;
     s->out->unmeasured[op->kind].n++;
     s->out->unmeasured[op->kind].time += span.end - span.start;
   }
@@ -211,11 +216,13 @@ static hk_status add_op(session *s, size_t i, int32_t *deps, int32_t *seen, hk_e
   hk_op op = *from;
   op.lane = hk_graph_lane(graph, s->whole->lanes[from->lane].kind, from->rank, err);
   if (op.lane < 0) return HK_ENVIRONMENT;
-  graph->lanes[op.lane].picks = s->whole->lanes[from->lane].picks;
+  /* FSDP2 may run collectives in another order than the graph's. */
+  graph->lanes[op.lane].picks =
+      s->whole->lanes[from->lane].picks || s->whole->lanes[from->lane].kind == HK_LANE_NET;
   const int32_t id = hk_graph_add(graph, &op, deps, n, err);
   if (id < 0) return HK_ENVIRONMENT;
   s->place[i] = id;
-  s->origin[id] = (int32_t)i;
+  s->out->origin[id] = (int32_t)i;
   return HK_OK;
 }
 
@@ -254,7 +261,9 @@ static int by_lane_and_start(const void *left, const void *right) {
 }
 
 /* Passes of blocks are marked by hooks, and neighbours can overlap by a few microseconds: the
- * earlier one ends where the next one begins. */
+ * earlier one ends where the next one begins. Collectives are marked where they are queued, on
+ * several streams; they run one after the other, so the next one begins where the earlier one
+ * ends. */
 static hk_status part(const hk_graph *graph, hk_timeline *t, hk_error *err) {
   placed *list = malloc((graph->n_ops + 1) * sizeof *list);
   if (list == NULL) return hk_fail_memory(err, graph->n_ops * sizeof *list, "the recorded times");
@@ -262,8 +271,11 @@ static hk_status part(const hk_graph *graph, hk_timeline *t, hk_error *err) {
     list[i] = (placed){graph->ops[i].lane, (int32_t)i, t->spans[i].start};
   qsort(list, graph->n_ops, sizeof *list, by_lane_and_start);
   for (size_t i = 0; i + 1 < graph->n_ops; i++) {
-    hk_span *span = &t->spans[list[i].op];
-    if (list[i].lane == list[i + 1].lane) span->end = hk_min(span->end, list[i + 1].start);
+    hk_span *span = &t->spans[list[i].op], *next = &t->spans[list[i + 1].op];
+    if (list[i].lane != list[i + 1].lane) continue;
+    if (graph->lanes[list[i].lane].kind == HK_LANE_NET)
+      next->start = next->ready = hk_min(hk_max(next->start, span->end), next->end);
+    span->end = hk_min(span->end, next->start);
   }
   free(list);
   return HK_OK;
@@ -320,7 +332,7 @@ static hk_status make_timelines(session *s, hk_error *err) {
   HK_TRY(hk_timeline_init(graph, &s->out->predicted, err));
   HK_TRY(hk_timeline_init(graph, &s->out->measured, err));
   for (size_t i = 0; i < graph->n_ops; i++) {
-    const int32_t from = s->origin[i];
+    const int32_t from = s->out->origin[i];
     s->out->predicted.spans[i] =
         inside(s, 0, &graph->ops[i], s->forecast.result.timeline.spans[from]);
     s->out->measured.spans[i] = inside(s, 1, &graph->ops[i], s->found[from]);
@@ -339,7 +351,7 @@ static hk_status find_costs(const session *s, hk_op_cost **costs, hk_error *err)
   const hk_graph *graph = &s->out->graph;
   HK_TRY(hk_op_costs(graph, s->machine, costs, err));
   for (size_t i = 0; i < graph->n_ops; i++) {
-    const hk_span *all = &s->forecast.result.timeline.spans[s->origin[i]];
+    const hk_span *all = &s->forecast.result.timeline.spans[s->out->origin[i]];
     const hk_span *part_of = &s->out->predicted.spans[i];
     const hk_ns length = all->end - all->start;
     if (length == 0 || part_of->end - part_of->start == length) continue;
@@ -434,11 +446,9 @@ static int by_time(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Finds the lengths of all iterations, and the one with the median, the lower of two. */
+/* Finds the lengths of all iterations, and chooses the one with the median, the lower of two. */
 static hk_status choose_step(session *s, hk_error *err) {
   hk_training_validation *v = s->out;
-  HK_TRY(hk_recorded_periods(&s->recorded, is_overlapped(s), &v->periods, &v->steps, &v->n_periods,
-                             err));
   hk_ns *sorted = malloc(v->n_periods * sizeof *sorted);
   if (sorted == NULL) return hk_fail_memory(err, v->n_periods * sizeof *sorted, "iterations");
   memcpy(sorted, v->periods, v->n_periods * sizeof *sorted);
@@ -450,11 +460,28 @@ static hk_status choose_step(session *s, hk_error *err) {
   return HK_OK;
 }
 
-static hk_status validate(session *s, const cJSON *recording, const hk_model *measured,
-                          hk_error *err) {
-  HK_TRY(hk_recorded_read(recording, &s->recorded, &s->out->plan, err));
-  HK_TRY(choose_step(s, err));
-  HK_TRY(set_block_times(s, measured, err));
+/* Takes plan, block times and step from the first rank. */
+static hk_status follow(session *s, const hk_training_validation *first, hk_error *err) {
+  hk_training_validation *v = s->out;
+  hk_plan_free(&v->plan);
+  HK_TRY(hk_plan_copy(&first->plan, &v->plan, err));
+  v->block_times = first->block_times;
+  v->step = first->step;
+  for (size_t i = 0; i < v->n_periods; i++)
+    if (v->steps[i] == first->step) return HK_OK;
+  return hk_fail(err, HK_INPUT, "step %lld, which rank %d has recorded, is not there",
+                 (long long)first->step, first->rank);
+}
+
+static hk_status validate(session *s, const cJSON *recording, const hk_training_validation *first,
+                          const hk_model *measured, hk_error *err) {
+  hk_training_validation *v = s->out;
+  HK_TRY(hk_recorded_read(recording, &s->recorded, &v->plan, err));
+  v->rank = s->recorded.rank, v->ranks = s->recorded.ranks;
+  HK_TRY(hk_recorded_periods(&s->recorded, is_overlapped(s), &v->periods, &v->steps, &v->n_periods,
+                             err));
+  HK_TRY(first != NULL ? follow(s, first, err) : choose_step(s, err));
+  if (first == NULL) HK_TRY(set_block_times(s, measured, err));
   HK_TRY(predict(s, err));
   HK_TRY(join(s, err));
   find_window(s);
@@ -464,19 +491,24 @@ static hk_status validate(session *s, const cJSON *recording, const hk_model *me
   return compare(s, err);
 }
 
-hk_status hk_validate_training(const cJSON *recording, const hk_model *measured,
-                               const hk_machine *machine, hk_training_validation *out,
-                               hk_error *err) {
+hk_status hk_validate_rank(const cJSON *recording, const hk_training_validation *first,
+                           const hk_model *measured, const hk_machine *machine,
+                           hk_training_validation *out, hk_error *err) {
   memset(out, 0, sizeof *out);
   session s = {.out = out, .machine = machine};
-  const hk_status status = validate(&s, recording, measured, err);
+  const hk_status status = validate(&s, recording, first, measured, err);
   hk_forecast_free(&s.forecast);
   hk_recorded_free(&s.recorded);
   free(s.found);
   free(s.place);
-  free(s.origin);
   if (status != HK_OK) hk_training_validation_free(out);
   return status;
+}
+
+hk_status hk_validate_training(const cJSON *recording, const hk_model *measured,
+                               const hk_machine *machine, hk_training_validation *out,
+                               hk_error *err) {
+  return hk_validate_rank(recording, NULL, measured, machine, out, err);
 }
 
 void hk_training_validation_free(hk_training_validation *v) {
@@ -485,6 +517,7 @@ void hk_training_validation_free(hk_training_validation *v) {
   hk_timeline_free(&v->measured);
   hk_graph_free(&v->graph);
   hk_plan_free(&v->plan);
+  free(v->origin);
   free(v->periods);
   free(v->steps);
   memset(v, 0, sizeof *v);

@@ -14,7 +14,11 @@
  *
  * Operations that only one side has: launches, which are not recorded; the flush without an
  * overlap; blocks whose passes were not recorded. They are counted, and not compared: their time
- * appears as gaps. */
+ * appears as gaps.
+ *
+ * Ranks of one host (FSDP2): each has a recording, all on the clock of the host. The prediction is
+ * that of the first rank's plan on as many GPUs as there are ranks, with its collectives, and each
+ * rank is compared with it. */
 #ifndef HK_CALIB_VALIDATE_TRAINING_H
 #define HK_CALIB_VALIDATE_TRAINING_H
 
@@ -48,8 +52,11 @@ typedef struct {
   hk_ns *periods; /* of the recorded iterations, in order of their steps */
   int64_t *steps; /* their steps */
   size_t n_periods;
-  int64_t step;   /* the one that is compared */
-  hk_graph graph; /* the operations that both sides have */
+  int64_t step; /* the one that is compared */
+  int rank, ranks;
+  hk_ns begin, end; /* of the compared iteration, as recorded */
+  hk_graph graph;   /* the operations that both sides have */
+  int32_t *origin;  /* of each, its number in the graph of the whole forecast */
   hk_timeline predicted, measured;
   hk_timeline_comparison comparison;
   hk_pair forward_wait; /* time without a forward pass, from the beginning of the iteration to the
@@ -66,6 +73,11 @@ typedef struct {
 hk_status hk_validate_training(const cJSON *recording, const hk_model *measured,
                                const hk_machine *machine, hk_training_validation *out,
                                hk_error *err);
+/* The same for one of several ranks. `first`: the validation of the first rank, whose plan, block
+ * times and step count here, too; NULL for the first rank itself. */
+hk_status hk_validate_rank(const cJSON *recording, const hk_training_validation *first,
+                           const hk_model *measured, const hk_machine *machine,
+                           hk_training_validation *out, hk_error *err);
 void hk_training_validation_free(hk_training_validation *validation);
 
 #endif

@@ -4,12 +4,13 @@
 #include <stdlib.h>
 
 #include "calib/profiles/profiles.h"
-#include "calib/validate/training.h"
+#include "calib/validate/ranks.h"
 #include "cli/command.h"
 #include "cli/node_profile.h"
 #include "cli/print/emit.h"
 #include "cli/print/explain.h"
 #include "cli/print/print_comparison.h"
+#include "cli/print/print_ranks.h"
 #include "cli/print/table.h"
 #include "cli/setup.h"
 #include "core/base/json.h"
@@ -64,36 +65,66 @@ static void put_differences(const hk_training_validation *v, cJSON *list, bool *
   }
 }
 
-static hk_status print_json(const hk_args *args, const hk_training_validation *v,
-                            const hk_machine *machine, hk_error *err) {
-  bool ok = true;
+/* Adds what one recording's comparison has. */
+static void put_validation(const hk_training_validation *v, cJSON *root, bool *ok) {
   hk_ns least, most;
   const hk_comparison_input compared =
       hk_prediction_and_measurement(&v->graph, &v->predicted, &v->measured, &v->comparison);
   range_of(v, &least, &most);
-  cJSON *root = hk_emit_begin("hocket.training_validation/1", &ok);
-  char title[160];
-  hk_put_string(root, "plan", hk_plan_title(&v->plan, title, sizeof title), &ok);
-  hk_put_string(root, "model", v->plan.model.name, &ok);
-  hk_put_string(root, "overlap", hk_overlap_names[v->plan.overlap], &ok);
-  hk_put_string(root, "machine", machine->name, &ok);
+  cJSON *iteration = hk_put_object(root, "iteration", ok);
+  put_pair(iteration, &v->comparison.makespan, ok);
+  hk_put_number(iteration, "step", (double)v->step, ok);
+  hk_put_number(iteration, "recorded", (double)v->n_periods, ok);
+  hk_put_number(iteration, "min_ms", hk_ms(least), ok);
+  hk_put_number(iteration, "max_ms", hk_ms(most), ok);
+  put_pair(hk_put_object(root, "forward_wait", ok), &v->forward_wait, ok);
+  hk_put_comparison(&compared, root, ok);
+  put_differences(v, hk_put_array(root, "differences", ok), ok);
+  put_uncompared(v->unmeasured, hk_put_object(root, "not_measured", ok), ok);
+  put_uncompared(v->unpredicted, hk_put_object(root, "not_predicted", ok), ok);
+}
+
+static cJSON *begin_json(const char *schema, const hk_training_validation *v,
+                         const hk_machine *machine, bool *ok) {
   static const char *const origins[] = {"plan", "recording", "model"};
-  hk_put_string(root, "block_times", origins[v->block_times], &ok);
-  cJSON *iteration = hk_put_object(root, "iteration", &ok);
-  put_pair(iteration, &v->comparison.makespan, &ok);
-  hk_put_number(iteration, "step", (double)v->step, &ok);
-  hk_put_number(iteration, "recorded", (double)v->n_periods, &ok);
-  hk_put_number(iteration, "min_ms", hk_ms(least), &ok);
-  hk_put_number(iteration, "max_ms", hk_ms(most), &ok);
-  put_pair(hk_put_object(root, "forward_wait", &ok), &v->forward_wait, &ok);
-  hk_put_comparison(&compared, root, &ok);
-  put_differences(v, hk_put_array(root, "differences", &ok), &ok);
-  put_uncompared(v->unmeasured, hk_put_object(root, "not_measured", &ok), &ok);
-  put_uncompared(v->unpredicted, hk_put_object(root, "not_predicted", &ok), &ok);
+  cJSON *root = hk_emit_begin(schema, ok);
+  char title[160];
+  hk_put_string(root, "plan", hk_plan_title(&v->plan, title, sizeof title), ok);
+  hk_put_string(root, "model", v->plan.model.name, ok);
+  hk_put_string(root, "overlap", hk_overlap_names[v->plan.overlap], ok);
+  hk_put_string(root, "machine", machine->name, ok);
+  hk_put_string(root, "block_times", origins[v->block_times], ok);
+  return root;
+}
+
+static hk_status end_json(const hk_args *args, cJSON *root, bool passed, bool ok, hk_error *err) {
   if (args->given & HK_OPTION(MAX_ERROR))
     hk_put_number(root, "max_error_pct", args->max_error, &ok);
-  hk_put_bool(root, "passed", hk_comparison_passes(args, &v->comparison), &ok);
+  hk_put_bool(root, "passed", passed, &ok);
   return hk_emit_print(root, ok, err);
+}
+
+static hk_status print_json(const hk_args *args, const hk_training_validation *v,
+                            const hk_machine *machine, hk_error *err) {
+  bool ok = true;
+  cJSON *root = begin_json("hocket.training_validation/1", v, machine, &ok);
+  put_validation(v, root, &ok);
+  return end_json(args, root, hk_comparison_passes(args, &v->comparison), ok, err);
+}
+
+static hk_status print_ranks_json(const hk_args *args, const hk_ranks_validation *v, bool passed,
+                                  const hk_machine *machine, hk_error *err) {
+  bool ok = true;
+  cJSON *root = begin_json("hocket.ranks_validation/1", &v->ranks[0].validation, machine, &ok);
+  cJSON *list = hk_put_array(root, "ranks", &ok);
+  for (size_t r = 0; r < v->n; r++) {
+    cJSON *rank = hk_put_element(list, &ok);
+    put_validation(&v->ranks[r].validation, rank, &ok);
+    hk_put_number(rank, "waits_for_ranks_ms", hk_ms(v->ranks[r].waits), &ok);
+    hk_put_number(rank, "ends_later_ms", hk_ms(v->ranks[r].late), &ok);
+  }
+  hk_put_ranks_table(v, hk_put_object(root, "worst", &ok), &ok);
+  return end_json(args, root, passed, ok, err);
 }
 
 /* -- Text -------------------------------------------------------------------------------------- */
@@ -163,35 +194,95 @@ static hk_status print_text(const hk_args *args, const hk_training_validation *v
   return hk_explain_text(machine, &v->plan.model, err);
 }
 
+static hk_status print_ranks_text(const hk_args *args, const hk_ranks_validation *v, bool passed,
+                                  const hk_machine *machine, hk_error *err) {
+  const hk_training_validation *first = &v->ranks[0].validation;
+  char title[160];
+  hk_print_ranks_heading(v);
+  printf("%s, overlap %s, %s, on %s\n", first->plan.model.name,
+         hk_overlap_names[first->plan.overlap], hk_plan_title(&first->plan, title, sizeof title),
+         machine->name);
+  printf("block times: %s\n\n",
+         first->block_times == HK_BLOCKS_RECORDED
+             ? "from the first rank's recording, with what the update beside them cost"
+             : block_times[first->block_times]);
+  HK_TRY(hk_print_ranks_table(v, err));
+  for (size_t r = 0; r < v->n; r++) {
+    printf("\nrank %zu\n", r);
+    HK_TRY(print_differences(&v->ranks[r].validation, err));
+    print_uncompared("predicted, not recorded", v->ranks[r].validation.unmeasured);
+    print_uncompared("recorded, not predicted", v->ranks[r].validation.unpredicted);
+  }
+  if (args->given & HK_OPTION(MAX_ERROR))
+    printf("\nerror of the predicted iteration: %s\n", passed ? "passed" : "failed");
+  if (!args->explain) return HK_OK;
+  putchar('\n');
+  return hk_explain_text(machine, &first->plan.model, err);
+}
+
 /* -- The command ------------------------------------------------------------------------------- */
+
+static hk_status judge(const hk_args *args, const hk_pair *iteration, bool passed, hk_error *err) {
+  HK_TRY(hk_emit_flush(err));
+  if (passed) return HK_OK;
+  return hk_fail(err, HK_NO,
+                 "the error of the predicted iteration is %+.1f %%, more than --max-error %g",
+                 iteration->error_pct, args->max_error);
+}
 
 static hk_status answer(const hk_args *args, const hk_training_validation *v,
                         const hk_machine *machine, hk_error *err) {
   HK_TRY(hk_comparison_write_trace(args, NAME, &v->graph, &v->predicted, &v->measured, err));
   HK_TRY(args->json ? print_json(args, v, machine, err) : print_text(args, v, machine, err));
-  HK_TRY(hk_emit_flush(err));
-  if (hk_comparison_passes(args, &v->comparison)) return HK_OK;
-  return hk_fail(err, HK_NO,
-                 "the error of the predicted iteration is %+.1f %%, more than --max-error %g",
-                 v->comparison.makespan.error_pct, args->max_error);
+  return judge(args, &v->comparison.makespan, hk_comparison_passes(args, &v->comparison), err);
+}
+
+static hk_status answer_ranks(const hk_args *args, const hk_ranks_validation *v,
+                              const hk_machine *machine, hk_error *err) {
+  const hk_timeline_comparison *worst =
+      &v->ranks[hk_ranks_worst(v, hk_rank_iteration, 0)].validation.comparison;
+  const bool passed = hk_comparison_passes(args, worst);
+  HK_TRY(hk_write_ranks_trace(args, NAME, v, err));
+  HK_TRY(args->json ? print_ranks_json(args, v, passed, machine, err)
+                    : print_ranks_text(args, v, passed, machine, err));
+  return judge(args, &worst->makespan, passed, err);
+}
+
+static hk_status validate_ranks(const hk_args *args, cJSON *const *recordings,
+                                const hk_model *measured, const hk_machine *machine,
+                                hk_error *err) {
+  hk_ranks_validation v = {0};
+  hk_status status =
+      hk_validate_ranks(recordings, (size_t)args->n_operands, measured, machine, &v, err);
+  if (status == HK_OK) status = answer_ranks(args, &v, machine, err);
+  hk_ranks_validation_free(&v);
+  return status;
+}
+
+static hk_status validate_one(const hk_args *args, const cJSON *recording, const hk_model *measured,
+                              const hk_machine *machine, hk_error *err) {
+  hk_training_validation v = {0};
+  if (hk_validate_training(recording, measured, machine, &v, err) != HK_OK)
+    return hk_fail_prefix(err, "%s", args->operands[0]);
+  const hk_status status = answer(args, &v, machine, err);
+  hk_training_validation_free(&v);
+  return status;
 }
 
 static hk_status validate(const hk_args *args, const hk_machine *machine, hk_error *err) {
-  cJSON *recording = NULL;
-  hk_training_validation v = {0};
-  hk_model measured = {0};
-  if (args->model != NULL) HK_TRY(hk_model_load(args->model, &measured, err));
-  hk_status status = hk_json_load(args->operands[0], &recording, err);
-  if (status != HK_OK) {
-    hk_model_free(&measured);
-    return status;
-  }
-  status = hk_validate_training(recording, args->model ? &measured : NULL, machine, &v, err);
-  cJSON_Delete(recording);
-  hk_model_free(&measured);
-  if (status != HK_OK) return hk_fail_prefix(err, "%s", args->operands[0]);
-  status = answer(args, &v, machine, err);
-  hk_training_validation_free(&v);
+  cJSON *recordings[HK_MOST_GPUS] = {0};
+  hk_model model = {0};
+  if (args->model != NULL) HK_TRY(hk_model_load(args->model, &model, err));
+  const hk_model *measured = args->model != NULL ? &model : NULL;
+  hk_status status = HK_OK;
+  for (int i = 0; i < args->n_operands && status == HK_OK; i++)
+    status = hk_json_load(args->operands[i], &recordings[i], err);
+  if (status == HK_OK)
+    status = args->n_operands > 1 || hk_recording_is_of_rank(recordings[0])
+                 ? validate_ranks(args, recordings, measured, machine, err)
+                 : validate_one(args, recordings[0], measured, machine, err);
+  for (int i = 0; i < args->n_operands; i++) cJSON_Delete(recordings[i]);
+  hk_model_free(&model);
   return status;
 }
 
@@ -213,7 +304,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
 const hk_command hk_command_validate_training = {
     .name = NAME,
     .summary = "Compares a training run's iteration with its prediction",
-    .usage = "TIMELINE.json --machine NAME|FILE [OPTIONS]",
+    .usage = "TIMELINE.json... --machine NAME|FILE [OPTIONS]",
     .details =
         "Reads what opt.timeline() of the Python package returned after opt.record(),\n"
         "as JSON: the plan, and when forward, backward, flush, update and copies of\n"
@@ -224,11 +315,13 @@ const hk_command hk_command_validate_training = {
         "of operation, and the operations that differ most. The error is divided among\n"
         "causes that add up to it. --timeline writes both iterations as one trace for\n"
         "Perfetto. Nothing is run.\n"
+        "With the recordings of all ranks of a host (FSDP2) each is compared with one\n"
+        "prediction of so many GPUs, with its collectives, on one clock.\n"
         "Exit 1: the error exceeds --max-error.",
     .example = "hocket validate training timeline.json --machine this-node --max-error 8",
     .options = HK_OPTION(MODEL) | HK_OPTIONS_MACHINE | HK_OPTION(MAX_ERROR) | HK_OPTION(TIMELINE) |
                HK_OPTION(JSON) | HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET),
     .least_operands = 1,
-    .most_operands = 1,
+    .most_operands = HK_MOST_GPUS,
     .run = run,
 };
