@@ -14,6 +14,7 @@ typedef struct {
   hk_grad_type type;
   constants c;
   uint32_t key[2]; /* of random numbers */
+  int ahead;       /* as in hk_adamw_tuning */
   bool stream, stream_weights;
   bool keeps_v; /* a v that was not 0, and so is at least 2^-126, does not become 0 */
 } code_update;
@@ -34,6 +35,13 @@ INLINE upair halves_apart(hvec x) {
 
 INLINE hvec halves_together(uvec even, uvec odd) {
   return (hvec)(even >> 16 | (odd & uvec_set(0xffff0000u)));
+}
+
+/* Prefetches `size` bytes an element of a pair, each line once. Pair by pair: the fill buffers hold
+ * fewer lines than a block has. */
+INLINE void prefetch_pair(const code_update *u, const char *at, int k, int size) {
+  const int begin = k * PAIR * size;
+  if (u->ahead > 0 && begin % LINE == 0) prefetch(at + begin, u->ahead * size / 4, PAIR * size);
 }
 
 /* What the codes of a block hold: infinity or NaN, the two largest codes, then the reference
@@ -185,6 +193,9 @@ INLINE void update_block_moments(const code_update *u, const code_block *b, mome
   randoms r = randoms_of(b);
 #pragma GCC unroll 16
   for (int k = 0; k < PAIRS; k++) {
+    prefetch_pair(u, b->grad, k, (int)hk_grad_size(u->type));
+    prefetch_pair(u, b->from.m, k, 1);
+    prefetch_pair(u, b->from.v, k, 1);
     pair v;
     begin_pair(u, b, k, &x->m[k], &v);
     for (int j = 0; j < 2; j++) x->root[k].x[j] = vec_sqrt(v.x[j]);
@@ -232,6 +243,8 @@ INLINE bool update_code_block(const code_update *u, const code_block *b) {
   umask usual = vec_all();
 #pragma GCC unroll 16
   for (int k = 0; k < PAIRS; k++) {
+    prefetch_pair(u, b->from.p, k, (int)hk_format_size(u->format, 0));
+    if (hk_format_is_split(u->format)) prefetch_pair(u, b->from.low, k, 2);
     finish_pair(u, b, k, x.m[k], x.root[k], &usual);
     if (k % 2 != 0 && plain) store_codes(u, b, k - 1, &x, window);
   }

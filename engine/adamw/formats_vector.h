@@ -226,15 +226,10 @@ INLINE void update_pair(hk_format format, const constants *c, pair grads, state_
 
 #include "engine/adamw/codes_vector.h"
 
-INLINE void prefetch_p(hk_format format, hk_state_at at, int ahead) {
-  const int size = (int)hk_format_size(format, 0);
+INLINE void prefetch_state(hk_format format, hk_state_at at, int ahead) {
+  const int size = (int)hk_format_size(format, 0), size_m = (int)hk_format_size(format, 1);
   prefetch(at.p, ahead * size / 4, BLOCK * size);
   if (hk_format_is_split(format)) prefetch(at.low, ahead / 2, BLOCK * 2);
-}
-
-INLINE void prefetch_state(hk_format format, hk_state_at at, int ahead) {
-  const int size_m = (int)hk_format_size(format, 1);
-  prefetch_p(format, at, ahead);
   prefetch(at.m, ahead * size_m / 4, BLOCK * size_m);
   prefetch(at.v, ahead * size_m / 4, BLOCK * size_m);
 }
@@ -287,6 +282,7 @@ INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_s
   code_update u = {.format = format,
                    .type = type,
                    .c = constants_of(s),
+                   .ahead = 2 * tuning.ahead, /* a tenth faster than half of it */
                    .stream = streams_to(format, tuning, to),
                    .stream_weights = tuning.stream_weights && on_line(w),
                    .keeps_v = s->beta2 >= 0x1p-23f && s->rest2 >= 0};
@@ -298,14 +294,6 @@ INLINE void code_loop(hk_format format, hk_adamw_tuning tuning, const hk_adamw_s
                       b = hk_state_at_element(format, to, i);
     const char *const g = grad + i * size;
     char *const weights = w != NULL ? (char *)(w + i) : NULL;
-    if (tuning.ahead > 0) {
-      for (int k = 0; k < HK_CODE_BLOCK; k += BLOCK) {
-        prefetch_p(format, hk_state_at_element(format, a, k), tuning.ahead);
-        prefetch(g + k * size, tuning.ahead * size / 4, BLOCK * size);
-      }
-      prefetch(a.m, tuning.ahead / 4, HK_CODE_BLOCK);
-      prefetch(a.v, tuning.ahead / 4, HK_CODE_BLOCK);
-    }
     const int64_t here = n - i < HK_CODE_BLOCK ? n - i : HK_CODE_BLOCK;
     const code_block block = {.from = a,
                               .to = b,
