@@ -34,7 +34,7 @@ static hk_status put_document(const hk_forecast *forecast, const hk_machine *mac
   HK_TRY(hk_uncertainty_make(forecast, 1, machine, &uncertainty, err));
   hk_report_forecast_error_json(&uncertainty, forecast, document, ok);
   hk_uncertainty_free(&uncertainty);
-  hk_explain_json(machine, &forecast->plan.model, document, ok);
+  hk_explain_json(machine, &forecast->plan, document, ok);
   return HK_OK;
 }
 

@@ -4,7 +4,8 @@
  *   2. the GPU updates a part of the other subgroups (staged)
  *   3. other subgroups run ahead
  *   4. if steps are clipped: the GPU updates a part of the CPU's subgroups in clipped steps
- *   5. neighbours of the best, in halved steps */
+ *   5. fewer threads, if the model states that launches are faster beside them
+ *   6. neighbours of the best, in halved steps */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +18,10 @@
 #define MOST_SIMULATIONS 64
 #define COARSE           10 /* steps of resident state */
 #define SHIFTS           7  /* tried values of hk_spec.deepest in round 3 */
+#define TEAMS            4  /* tried values of hk_spec.threads in round 5 */
 #define MOST_STRIDE      6
-#define HELD_BUFFERS                                                                        \
-  2                   /* staging buffers of a plan that stages in clipped steps only: 4 are \
-                         predicted to be 0.2 ms faster */
-#define AS_GOOD 0.005 /* plans within 0.5 % of a micro-step of the fastest are as fast */
+#define HELD_BUFFERS     2 /* for staging in clipped steps only: 4 are predicted to gain 0.2 ms */
+#define AS_GOOD          0.005 /* plans within 0.5 % of a micro-step of the fastest are as fast */
 
 /* Measured over predicted iteration of plans with staged subgroups beside computation: 1.00, 1.03,
  * 1.03, 1.07 and 1.07 on three H200 nodes with lanes queued 8 operations ahead
@@ -42,6 +42,7 @@ typedef struct {
   int stride;   /* one of `stride` subgroups is staged; 0: none */
   bool first;   /* ... of all that are not resident; if false, of those that wait for the norm */
   int held;     /* one of `held` that run ahead is staged in clipped steps; 0: none */
+  int threads;  /* of the CPU team; 0: as in the search's start */
 } hk_spec;
 
 typedef struct {
@@ -140,6 +141,7 @@ static void keep_sums(const hk_search *s, hk_plan *plan) {
 
 static hk_status plan_of(const hk_search *s, hk_spec spec, hk_plan *plan, hk_error *err) {
   HK_TRY(hk_plan_copy(s->start, plan, err));
+  if (spec.threads > 0) plan->cpu_threads = spec.threads;
   for (int i = 0; i < spec.resident; i++) plan->subgroups[i].route = HK_ROUTE_RESIDENT;
   plan->ratio = 1 - (double)spec.resident / (double)plan->n_subgroups;
   plan->stride = spec.stride;
@@ -177,7 +179,7 @@ static hk_status closed_form_of(const hk_search *s, hk_spec spec, hk_ns *period,
 
 static bool same_spec(hk_spec a, hk_spec b) {
   return a.resident == b.resident && a.deepest == b.deepest && a.stride == b.stride &&
-         a.first == b.first && a.held == b.held;
+         a.first == b.first && a.held == b.held && a.threads == b.threads;
 }
 
 static bool tried(const hk_search *s, hk_spec spec) {
@@ -229,8 +231,14 @@ static hk_ns enough_of(const hk_search *s, hk_kind kind) {
   return fastest + (hk_ns)(AS_GOOD * (double)fastest / s->start->job.grad_accum);
 }
 
-/* The best trial of a kind: of those within AS_GOOD of the fastest, the one with the least state on
- * the GPU, then the fastest. NULL: none fits. */
+/* Of two trials that are as good: less state on the GPU, then more threads, then less time. */
+static bool is_better(const hk_trial *a, const hk_trial *b) {
+  if (a->gpu_state != b->gpu_state) return a->gpu_state < b->gpu_state;
+  if (a->plan.cpu_threads != b->plan.cpu_threads) return a->plan.cpu_threads > b->plan.cpu_threads;
+  return a->cost < b->cost;
+}
+
+/* The best trial of a kind, of those within AS_GOOD of the fastest. NULL: none fits. */
 static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
   const hk_ns enough = enough_of(s, kind);
   const hk_trial *best = NULL;
@@ -238,16 +246,15 @@ static const hk_trial *best_of(const hk_search *s, hk_kind kind) {
   for (int i = 0; i < s->n; i++) {
     const hk_trial *t = &s->trials[i];
     if (t->cost > enough || (kind != KIND_ANY && kind_of(t->spec) != kind)) continue;
-    if (best == NULL || t->gpu_state < best->gpu_state ||
-        (t->gpu_state == best->gpu_state && t->cost < best->cost))
-      best = t;
+    if (best == NULL || is_better(t, best)) best = t;
   }
   return best;
 }
 
 /* Whether two plans of a search are simulated alike. */
 static bool same_plan(const hk_plan *a, const hk_plan *b) {
-  if (a->buffers != b->buffers || a->sum_bytes != b->sum_bytes) return false;
+  if (a->buffers != b->buffers || a->sum_bytes != b->sum_bytes || a->cpu_threads != b->cpu_threads)
+    return false;
   for (size_t i = 0; i < a->n_subgroups; i++) {
     const hk_plan_subgroup *x = &a->subgroups[i], *y = &b->subgroups[i];
     if (x->route != y->route || x->ahead != y->ahead || x->early != y->early ||
@@ -354,7 +361,7 @@ static hk_status start_by_closed_form(const hk_search *s, int *resident, hk_erro
   hk_ns least = INT64_MAX, periods[65];
   for (int r = 0; r <= s->most_resident; r += step) {
     hk_ns *period = &periods[r / step];
-    HK_TRY(closed_form_of(s, (hk_spec){r, deepest, 0, false, 0}, period, err));
+    HK_TRY(closed_form_of(s, (hk_spec){.resident = r, .deepest = deepest}, period, err));
     least = hk_min(least, *period);
   }
   int i = 0;
@@ -367,9 +374,10 @@ static hk_status coarse_round(hk_search *s, int start, hk_error *err) {
   const int deepest = (int)s->start->n_subgroups - 1;
   hk_spec specs[COARSE + 2];
   int n = 0;
-  specs[n++] = (hk_spec){start, deepest, 0, false, 0};
+  specs[n++] = (hk_spec){.resident = start, .deepest = deepest};
   for (int i = 0; i <= COARSE; i++)
-    specs[n++] = (hk_spec){(int)((int64_t)s->most_resident * i / COARSE), deepest, 0, false, 0};
+    specs[n++] =
+        (hk_spec){.resident = (int)((int64_t)s->most_resident * i / COARSE), .deepest = deepest};
   HK_TRY(try_all(s, specs, 1, false, err)); /* with which others are compared */
   return try_all(s, specs + 1, n - 1, false, err);
 }
@@ -384,7 +392,8 @@ static hk_status shift_round(hk_search *s, hk_kind kind, hk_error *err) {
   hk_spec specs[SHIFTS];
   for (int i = 1; i <= SHIFTS; i++) {
     const int shift = (int)((int64_t)(last - at.resident) * i / (SHIFTS + 1));
-    specs[i - 1] = (hk_spec){at.resident, last - shift, at.stride, at.first, 0};
+    specs[i - 1] = at;
+    specs[i - 1].deepest = last - shift;
   }
   return try_all(s, specs, SHIFTS, kind != KIND_CPU, err);
 }
@@ -395,9 +404,10 @@ static hk_status stage_round(hk_search *s, hk_error *err) {
   if (best == NULL) return HK_OK;
   const hk_spec at = best->spec;
   hk_spec specs[2 * MOST_STRIDE];
-  for (int k = 1; k <= MOST_STRIDE; k++) {
-    specs[2 * k - 2] = (hk_spec){at.resident, at.deepest, k, false, 0};
-    specs[2 * k - 1] = (hk_spec){at.resident, at.deepest, k, true, 0};
+  for (int i = 0; i < 2 * MOST_STRIDE; i++) {
+    specs[i] = at;
+    specs[i].stride = i / 2 + 1;
+    specs[i].first = i % 2 != 0;
   }
   return try_all(s, specs, 2 * MOST_STRIDE, false, err);
 }
@@ -425,16 +435,31 @@ static hk_status held_round(hk_search *s, hk_error *err) {
   return try_all(s, specs, N, true, err);
 }
 
+/* Fewer threads than planned, down to the smallest team beside which launches were measured. */
+static hk_status team_round(hk_search *s, hk_error *err) {
+  const hk_launch_shares *shares = &s->start->model.launch_beside_update;
+  const hk_trial *best = best_of(s, KIND_ANY);
+  const int most = s->start->cpu_threads, fewer = most - shares->threads[0];
+  const int n = fewer < TEAMS ? fewer : TEAMS;
+  hk_spec specs[TEAMS];
+  if (best == NULL || shares->n < 2) return HK_OK;
+  for (int i = 0; i < n; i++) {
+    specs[i] = best->spec;
+    specs[i].threads = most - fewer * (i + 1) / n;
+  }
+  return try_all(s, specs, n, true, err);
+}
+
 /* Neighbours of the best in the number of resident subgroups and in `deepest`, in halved steps. */
 static hk_status refine(hk_search *s, hk_error *err) {
   for (int step = s->most_resident / (2 * COARSE) + 1;; step /= 2) {
     const hk_trial *best = best_of(s, KIND_ANY);
     if (best == NULL) return HK_OK;
-    const hk_spec at = best->spec;
-    const hk_spec specs[] = {{at.resident - step, at.deepest, at.stride, at.first, at.held},
-                             {at.resident + step, at.deepest, at.stride, at.first, at.held},
-                             {at.resident, at.deepest - step, at.stride, at.first, at.held},
-                             {at.resident, at.deepest + step, at.stride, at.first, at.held}};
+    hk_spec specs[] = {best->spec, best->spec, best->spec, best->spec};
+    specs[0].resident -= step;
+    specs[1].resident += step;
+    specs[2].deepest -= step;
+    specs[3].deepest += step;
     HK_TRY(try_all(s, specs, 4, true, err));
     if (step <= 1) return HK_OK;
   }
@@ -450,7 +475,7 @@ static hk_status find_free(const hk_search *s, hk_bytes *left, hk_error *err) {
   hk_bytes gpu = 0, host;
   hk_plan plan;
   hk_forecast f = {0};
-  HK_TRY(plan_of(s, (hk_spec){0, (int)s->start->n_subgroups - 1, 0, false, 0}, &plan, err));
+  HK_TRY(plan_of(s, (hk_spec){.deepest = (int)s->start->n_subgroups - 1}, &plan, err));
   hk_status status = hk_forecast_least_memory(&plan, &gpu, &host, err);
   if (status == HK_OK && gpu < most) /* else the peak is higher, too */
     status = hk_forecast_make(&plan, m, NULL, &f, err);
@@ -485,10 +510,11 @@ static hk_status search(hk_search *s, const hk_plan_settings *settings,
   HK_TRY(stage_round(s, err));
   for (int kind = 0; kind < KINDS; kind++) HK_TRY(shift_round(s, (hk_kind)kind, err));
   HK_TRY(held_round(s, err));
+  if (settings->cpu_threads == 0) HK_TRY(team_round(s, err));
   HK_TRY(refine(s, err));
   const hk_trial *best = best_of(s, KIND_ANY);
-  const hk_spec spec =
-      best != NULL ? best->spec : (hk_spec){start, (int)s->start->n_subgroups - 1, 0, false, 0};
+  hk_spec spec = {.resident = start, .deepest = (int)s->start->n_subgroups - 1};
+  if (best != NULL) spec = best->spec;
   HK_TRY(forecast_of(s, spec, &result->best, err));
   result->gpu_state = hk_plan_gpu_state(&result->best.plan);
   result->gpu_limit = s->gpu_limit;
@@ -561,9 +587,8 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_foreca
   if (plan->job.grad_accum > 1)
     SAY(" Between micro-steps, sums of %.0f %% of the gradients stay on the GPU.",
         100 * (1 - hk_plan_passing_share(plan)));
-  const int left = (int)machine->cores.value - plan->cpu_threads * plan->job.gpus;
-  SAY(" Teams of %d threads leave %d cores to the framework.", plan->cpu_threads,
-      left > 0 ? left : 0);
+  const int left = (int)hk_max(0, (int)machine->cores.value - plan->cpu_threads * plan->job.gpus);
+  SAY(" Teams of %d threads leave %d cores to the framework.", plan->cpu_threads, left);
   SAY(" An iteration takes %.2f x its lower bound (%s)",
       (double)f->iteration_ns / (double)hk_max(1, f->period_bound.period_ns),
       f->period_bound.binding);

@@ -148,6 +148,8 @@ void hk_machine_perturb(const hk_machine *machine, const double *change, hk_mach
     if (change[i] != 0)
       quantity->value = fmin(fmax(quantity->value * exp(change[i]), info[i].least), info[i].most);
   }
+  const double before = machine->launch_beside_update.value;
+  varied->launch_change = before > 0 ? varied->launch_beside_update.value / before - 1 : 0;
   /* Two passes: a limit depends on other quantities, which the first pass may lower. */
   for (int pass = 0; pass < 2; pass++) {
     for (size_t i = 0; i < n; i++) {

@@ -58,7 +58,8 @@ void hk_error_changes(const hk_machine *machine, const double *z, double *change
  * probability; each part's median is used once, in an order that depends on the seed. */
 void hk_latin_hypercube(uint64_t seed, double z[HK_DRAWS]);
 
-/* A copy of `machine` with every value x exp(change[i]), i: index in hk_quantity_list. The copy
+/* A copy of `machine` with every value x exp(change[i]), i: index in hk_quantity_list. What a model
+ * states instead of framework.launch_beside_update changes with it (launch_change). The copy
  * borrows machine's strings and document and must not be freed. */
 void hk_machine_perturb(const hk_machine *machine, const double *change, hk_machine *varied);
 

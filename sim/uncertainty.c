@@ -215,18 +215,29 @@ static hk_status add_rows(const hk_forecast *forecasts, size_t n, const hk_machi
   return HK_OK;
 }
 
+hk_quantity hk_launches_of(const hk_machine *machine, const hk_plan *plan) {
+  const double stated = hk_launch_share(&plan->model.launch_beside_update, plan->cpu_threads);
+  if (!hk_launches_stated(machine, stated)) return machine->launch_beside_update;
+  return (hk_quantity){.value = stated,
+                       .error = HK_LAUNCH_ERROR,
+                       .origin = HK_ORIGIN_MEASURED,
+                       .source = "the model document, as measured by hocket.profile"};
+}
+
 hk_status hk_uncertainty_make(const hk_forecast *forecasts, size_t n, const hk_machine *machine,
                               hk_uncertainty *uncertainty, hk_error *err) {
   *uncertainty = (hk_uncertainty){0};
+  hk_machine own = *machine; /* with what the model states */
+  own.launch_beside_update = hk_launches_of(machine, &forecasts[0].plan);
   hk_machine *machines = malloc(HK_DRAWS * sizeof *machines);
   times *drawn = calloc(AT_ONCE * HK_DRAWS, sizeof *drawn);
   uncertainty->rows = calloc(n, sizeof *uncertainty->rows);
   hk_status status = HK_OK;
   if (!machines || !drawn || !uncertainty->rows)
     status = hk_fail_memory(err, HK_DRAWS * sizeof *machines, "varied machines");
-  if (status == HK_OK) status = find_parts(&forecasts[0], machine, uncertainty, err);
+  if (status == HK_OK) status = find_parts(&forecasts[0], &own, uncertainty, err);
   if (status == HK_OK) {
-    draw_machines(machine, machines);
+    draw_machines(&own, machines);
     status = add_rows(forecasts, n, machines, drawn, uncertainty, err);
   }
   free(machines);

@@ -48,6 +48,13 @@ typedef struct {
   size_t n_parts, n_stated, n_scatter, n_unknown;
 } hk_uncertainty;
 
+/* The quantity framework.launch_beside_update that counts for a plan: the machine's, or what the
+ * model states for the plan's threads, with the error HK_LAUNCH_ERROR. That is the root mean square
+ * of ln(share in training / share that hocket.profile measured), 0.36 in seven rows of three nodes
+ * (bench/results/training/threads.md). */
+#define HK_LAUNCH_ERROR 0.35
+hk_quantity hk_launches_of(const hk_machine *machine, const hk_plan *plan);
+
 /* Makes rows for the first of `n` >= 1 forecasts, which are in the order of their iteration times:
  * 8 at a time (4 with an overlap), until the last row made is separated from the first.
  * Deterministic at any number of threads (OpenMP). Free with hk_uncertainty_free, safe on a zeroed

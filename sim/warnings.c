@@ -82,7 +82,7 @@ static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machi
       {plan->overlap != HK_OVERLAP_NONE, "gpu.compute_beside_update"},
       {states_launches(&plan->model), "framework.handover_ns"},
       {states_launches(&plan->model) && plan->overlap != HK_OVERLAP_NONE &&
-           plan->model.launch_beside_update <= 0,
+           plan->model.launch_beside_update.n == 0,
        "framework.launch_beside_update"},
       {hk_plan_ahead(plan) > 0, "cpu.adamw_ahead_rate"},
   };

@@ -92,9 +92,13 @@ sed 's/"seq": 16,/"seq": 16, "launch_beside_update": 0.71,/' model.json >measure
 explained=(simulate --model measured.json "${machine[@]}" --policy zero-offload --overlap both
   --explain --wide --quiet)
 ok "${explained[@]}"
-grep -q '^framework.launch_beside_update *0.71  *-  *measured' out || fail "--explain: the model's share"
+grep -q '^framework.launch_beside_update *0.71 *0.3575 to 1 *measured' out || fail "--explain: the model's share"
 ok "${explained[@]}" --set framework.launch_beside_update=0.6
 grep -q '^framework.launch_beside_update *0.6  *-  *set' out || fail "--explain: the share of --set"
+shares='"seq": 16, "launch_beside_update": [{"threads": 9, "share": 0.8}, {"threads": 13, "share": 0.6}],'
+sed "s/\"seq\": 16,/$shares/" model.json >measured.json
+ok "${explained[@]}" --cpu-threads 10
+grep -q '^framework.launch_beside_update *0.75 .*measured' out || fail "--explain: the share beside ten threads"
 ok simulate mine.json --check
 grep -q 'mlp (37,000,001 parameters).*micro-batch 4' out || fail "mlp: $(head -1 out)"
 ok plan --model model.json "${machine[@]}" --overlap forward --json

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "sim/forecast.h"
+#include "sim/overlap.h"
+#include "sim/uncertainty.h"
 #include "tests/fixture_blocks.h"
 
 typedef struct {
@@ -31,7 +32,8 @@ static hk_forecast forecast_of(const block_times *times, hk_overlap overlap, int
     model.blocks[b].forward_launch_ms = times->forward_launch;
     model.blocks[b].backward_launch_ms = times->backward_launch;
   }
-  model.launch_beside_update = times->beside_update;
+  model.launch_beside_update =
+      (hk_launch_shares){.n = times->beside_update > 0, .share = {times->beside_update}};
   must(hk_plan_create(&model, &ONE_RANK, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan,
                       &err),
        &err);
@@ -185,6 +187,115 @@ static void a_full_team_shares_a_core(void **state) {
   hk_forecast_free(&f);
 }
 
+/* Nothing but what a model states is uncertain. */
+static hk_machine exact_machine(void) {
+  hk_machine machine = machine_without_factors();
+  size_t n = 0;
+  const hk_quantity_info *info = hk_quantity_list(&n);
+  for (size_t i = 0; i < n; i++) hk_machine_quantity(&machine, &info[i])->origin = HK_ORIGIN_SET;
+  machine.launch_beside_update.origin = HK_ORIGIN_DEFAULT;
+  return machine;
+}
+
+/* -- Teams of several sizes -------------------------------------------------------------------- */
+
+/* Launches of 2 ms in forward and 10 ms in backward, which the GPU needs 1 ms for. Beside 3 threads
+ * they keep half of their rate, beside 2 three quarters, beside 1 all. */
+static hk_overlap_search_result best_team(double thread_scale, int threads) {
+  hk_error err = {0};
+  hk_overlap_search_result r;
+  hk_machine machine = machine_without_factors();
+  machine.cores.value = 4; /* 3 for the team */
+  machine.gpu_hbm.value = 1e9;
+  machine.cpu_adamw_threads.value = thread_scale;
+  machine.cpu_adamw.value = 1e9 / -expm1(-3 / thread_scale);
+  hk_model model = equal_blocks(3, 10000000, 1, 1);
+  for (int b = 0; b < 3; b++) {
+    model.blocks[b].forward_launch_ms = 2;
+    model.blocks[b].backward_launch_ms = 10;
+  }
+  model.launch_beside_update = (hk_launch_shares){2, {1, 3}, {1, 0.5}};
+  const hk_bytes none = 0;
+  const hk_plan_settings settings = {.piece_numel = 10000000,
+                                     .overlap = HK_OVERLAP_BOTH,
+                                     .gpu_state = &none,
+                                     .cpu_threads = threads};
+  must(hk_overlap_search(&model, &machine, &ONE_RANK, &settings, false, &r, &err), &err);
+  hk_model_free(&model);
+  return r;
+}
+
+static void check_team(double thread_scale, int given, int threads, double ms) {
+  hk_overlap_search_result r = best_team(thread_scale, given);
+  assert_int_equal(r.best.plan.cpu_threads, threads);
+  assert_ms(r.best.iteration_ns, ms);
+  hk_forecast_free(&r.best);
+}
+
+/* One thread saturates memory: it updates a block in 10 ms, as three do.
+ *
+ * Three threads: the last block's backward ends at 10, its gradients are there at 12, and its
+ * update lasts until 22. The next block's launches do 2 ms until 12, 5 until 22, and the rest until
+ * 25; update 27 to 37. The first block's: 2 ms until 27, 5 until 37, the rest until 40; update 42
+ * to 52, weights 54. Forward 54 to 60.
+ * One thread: backward 0 to 30, updates 12 to 22, 22 to 32, 32 to 42, weights 44, forward 44 to 50.
+ */
+static void fewer_threads_win_where_launches_limit(void **state) {
+  (void)state;
+  check_team(0.01, 3, 3, 60);
+  check_team(0.01, 0, 1, 50);
+}
+
+/* Each thread updates a third of what three do.
+ *
+ * Two threads take 15 ms a block: 12 to 27. The second block's launches do 2 ms until 12, and the
+ * rest at 0.75 until 22.667; update 27 to 42. The first block's take 13.333 ms, until 36; update 42
+ * to 57, weights 59, forward 59 to 65. One thread takes 30 ms a block. So three are best. */
+static void fewer_threads_lose_where_the_update_limits(void **state) {
+  (void)state;
+  check_team(1e6, 2, 2, 65);
+  check_team(1e6, 0, 3, 60);
+}
+
+/* The share that the model states is known to HK_LAUNCH_ERROR, and here nothing else matters. The
+ * share of 0.5 is 0.35 or 0.71 one error lower or higher; what --set gives is exact. */
+static void a_stated_fraction_has_an_error(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_uncertainty u;
+  hk_machine machine = exact_machine();
+  const block_times times = {1, 2, 1, 10, 0.5};
+  hk_forecast f = forecast_of(&times, HK_OVERLAP_BOTH, 1, &machine);
+  must(hk_uncertainty_make(&f, 1, &machine, &u, &err), &err);
+  assert_int_equal(u.n_stated, 1);
+  assert_string_equal(u.parts[0].info->key, "framework.launch_beside_update");
+  assert_true(u.parts[0].error == HK_LAUNCH_ERROR && u.parts[0].effect > 0.02);
+  assert_true(u.rows[0].iteration.low < f.iteration_ns &&
+              f.iteration_ns < u.rows[0].iteration.high);
+  hk_uncertainty_free(&u);
+  hk_forecast_free(&f);
+  machine.launch_beside_update.origin = HK_ORIGIN_SET;
+  f = forecast_of(&times, HK_OVERLAP_BOTH, 1, &machine);
+  must(hk_uncertainty_make(&f, 1, &machine, &u, &err), &err);
+  assert_int_equal(u.n_stated, 0);
+  hk_uncertainty_free(&u);
+  hk_forecast_free(&f);
+}
+
+/* Where the GPU limits, the share does not matter: 8 ms of the GPU, 3 of launches. */
+static void an_error_of_launches_is_none_where_the_gpu_limits(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_uncertainty u;
+  const hk_machine machine = exact_machine();
+  hk_forecast f = forecast_of(&(block_times){8, 3, 8, 3, 0.8}, HK_OVERLAP_BOTH, 1, &machine);
+  must(hk_uncertainty_make(&f, 1, &machine, &u, &err), &err);
+  assert_int_equal(u.n_parts, 0);
+  assert_int_equal(u.rows[0].iteration.high, f.iteration_ns);
+  hk_uncertainty_free(&u);
+  hk_forecast_free(&f);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_longer_of_both),
@@ -194,6 +305,10 @@ int main(void) {
       cmocka_unit_test(launches_slow_beside_the_team),
       cmocka_unit_test(a_model_states_its_own_fraction),
       cmocka_unit_test(a_full_team_shares_a_core),
+      cmocka_unit_test(fewer_threads_win_where_launches_limit),
+      cmocka_unit_test(fewer_threads_lose_where_the_update_limits),
+      cmocka_unit_test(a_stated_fraction_has_an_error),
+      cmocka_unit_test(an_error_of_launches_is_none_where_the_gpu_limits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

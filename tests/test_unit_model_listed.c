@@ -53,7 +53,8 @@ static void tensors_and_blocks(void **state) {
   assert_int_equal(m.layers, 1);
   assert_int_equal(m.parameters, 1039);
   assert_int_equal(m.n_tensors, 3);
-  assert_true(m.launch_beside_update == 0.7);
+  assert_true(hk_launch_share(&m.launch_beside_update, 1) == 0.7);
+  assert_true(hk_launch_share(&m.launch_beside_update, 99) == 0.7);
   assert_string_equal(m.tensors[2].name, "v");
   assert_int_equal(m.tensors[2].block, 1);
   assert_int_equal(hk_model_block_parameters(&m, HK_BLOCK_EMBED, 1), 1002);
@@ -64,6 +65,32 @@ static void tensors_and_blocks(void **state) {
   hk_model_block_interval(&m, 1, 1, 2, &begin, &end); /* of two ranks: 501 + 1, 0 and 19 */
   assert_int_equal(begin, 502);
   assert_int_equal(end, 521);
+  hk_model_free(&m);
+}
+
+/* Linear between two sizes of the team. */
+static void launches_depend_on_the_team(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_model m;
+  must(read_text("{\"schema\": \"hocket.model/1\", \"launch_beside_update\": ["
+                 " {\"threads\": 4, \"share\": 0.9},"
+                 " {\"threads\": 9, \"share\": 0.8, \"quartiles\": [0.7, 0.8, 0.9]},"
+                 " {\"threads\": 13, \"share\": 0.6}],"
+                 " \"blocks\": [{\"name\": \"b\", \"forward_flops\": 1,"
+                 "  \"activation_bytes\": 1, \"workspace_bytes\": 1}],"
+                 " \"tensors\": [{\"name\": \"w\", \"numel\": 1, \"block\": 0}]}",
+                 &m, &err),
+       &err);
+  const struct {
+    int threads;
+    double share;
+  } expected[] = {{1, 0.9}, {4, 0.9}, {9, 0.8}, {10, 0.75}, {12, 0.65}, {13, 0.6}, {99, 0.6}};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+    assert_float_equal(hk_launch_share(&m.launch_beside_update, expected[i].threads),
+                       expected[i].share, 1e-12);
+  const hk_launch_shares none = {0};
+  assert_true(hk_launch_share(&none, 4) == 0);
   hk_model_free(&m);
 }
 
@@ -265,6 +292,12 @@ static void wrong_documents_are_refused(void **state) {
   refuse("\"seq\": 8", "\"seq\": -1", "key 'seq'");
   refuse("update\": 0.7", "update\": 1.01", "key 'launch_beside_update'");
   refuse("update\": 0.7", "update\": 0.001", "key 'launch_beside_update'");
+  refuse("update\": 0.7", "update\": []", "key 'launch_beside_update': expected 1 to 8 entries");
+  refuse("update\": 0.7", "update\": [0.7]", "launch_beside_update[0]: expected an object");
+  refuse("update\": 0.7", "update\": [{\"threads\": 4}]", "launch_beside_update[0]: key 'share'");
+  refuse("update\": 0.7",
+         "update\": [{\"threads\": 4, \"share\": 0.7}, {\"threads\": 4, \"share\": 0.7}]",
+         "launch_beside_update[1]: key 'threads'");
   refuse("\"forward_flops\": 30", "\"forward_flops\": -1", "blocks[1]: key 'forward_flops'");
   refuse("\"activation_bytes\": 160, ", "", "blocks[0]: key 'activation_bytes'");
   refuse("\"forward_ms\": 1.5", "\"forward_ms\": \"fast\"", "blocks[0]: key 'forward_ms'");
@@ -298,6 +331,7 @@ static void tensor_parallelism_and_deepspeed_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(tensors_and_blocks),
+      cmocka_unit_test(launches_depend_on_the_team),
       cmocka_unit_test(costs_are_in_proportion_to_tokens),
       cmocka_unit_test(bytes_follow_the_types),
       cmocka_unit_test(graph_of_mixed_types),

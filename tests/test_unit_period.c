@@ -394,7 +394,7 @@ static void defaults_and_other_batches_are_warned_of(void **state) {
   assert_false(is_warned(&other, &machine, "framework.launch_beside_update"));
   hk_plan_set_overlap(&other, HK_OVERLAP_FORWARD);
   assert_true(is_warned(&other, &machine, "framework.launch_beside_update"));
-  other.model.launch_beside_update = 0.7;
+  other.model.launch_beside_update = (hk_launch_shares){.n = 1, .share = {0.7}};
   assert_false(is_warned(&other, &machine, "framework.launch_beside_update"));
   assert_false(is_warned(&plan, &machine, "in proportion"));
   plan.job.micro_batch = 2;

@@ -251,7 +251,7 @@ static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error 
   putchar('\n');
   hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, true);
   putchar('\n');
-  return hk_explain_text(&setup->machine, &setup->model, err);
+  return hk_explain_text(&setup->machine, &ranking->forecasts[0].plan, err);
 }
 
 /* -- JSON ------------------------------------------------------------------------------------ */
@@ -341,7 +341,7 @@ static hk_status print_json(const hk_planning *p, bool explain, hk_error *err) {
     return status;
   }
   hk_explain_changes_json(&p->setup.machine, root, &ok);
-  if (explain) hk_explain_json(&p->setup.machine, &p->setup.model, root, &ok);
+  if (explain) hk_explain_json(&p->setup.machine, &p->ranking.forecasts[0].plan, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 

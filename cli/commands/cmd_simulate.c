@@ -42,7 +42,7 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
   hk_report_forecast_error_json(uncertainty, forecast, root, &ok);
   if (kept) hk_put_number(root, "timeline", (double)kept, &ok);
   hk_explain_changes_json(machine, root, &ok);
-  if (args->explain) hk_explain_json(machine, &forecast->plan.model, root, &ok);
+  if (args->explain) hk_explain_json(machine, &forecast->plan, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 
@@ -55,7 +55,7 @@ static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
   putchar('\n');
   hk_report_optimizer(&forecast->plan, machine, true);
   putchar('\n');
-  return hk_explain_text(machine, &forecast->plan.model, err);
+  return hk_explain_text(machine, &forecast->plan, err);
 }
 
 static hk_status print_report(const hk_args *args, const hk_forecast *forecast,

@@ -191,7 +191,7 @@ static hk_status print_text(const hk_args *args, const hk_training_validation *v
            hk_comparison_passes(args, &v->comparison) ? "passed" : "failed");
   if (!args->explain) return HK_OK;
   putchar('\n');
-  return hk_explain_text(machine, &v->plan.model, err);
+  return hk_explain_text(machine, &v->plan, err);
 }
 
 static hk_status print_ranks_text(const hk_args *args, const hk_ranks_validation *v, bool passed,
@@ -217,7 +217,7 @@ static hk_status print_ranks_text(const hk_args *args, const hk_ranks_validation
     printf("\nerror of the predicted iteration: %s\n", passed ? "passed" : "failed");
   if (!args->explain) return HK_OK;
   putchar('\n');
-  return hk_explain_text(machine, &first->plan.model, err);
+  return hk_explain_text(machine, &first->plan, err);
 }
 
 /* -- The command ------------------------------------------------------------------------------- */

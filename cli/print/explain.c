@@ -11,6 +11,7 @@
 #include "cli/print/screen.h"
 #include "cli/print/table.h"
 #include "core/machine/machine_set.h"
+#include "sim/uncertainty.h"
 
 const char *hk_format_quantity(double value, const char *unit, int digits, char *buffer,
                                size_t size) {
@@ -60,7 +61,8 @@ static void interval_cell(hk_table *table, const hk_machine *machine, const hk_q
                        quantity->value != hk_machine_quantity_const(machine, info)->value;
   if (changed || !isfinite(low) || !isfinite(high)) {
     low = quantity->error > 0 ? quantity->value * exp(-1.96 * quantity->error) : NAN;
-    high = quantity->error > 0 ? quantity->value * exp(1.96 * quantity->error) : NAN;
+    high =
+        quantity->error > 0 ? fmin(quantity->value * exp(1.96 * quantity->error), info->most) : NAN;
   }
   hk_table_cell(table, "%s", hk_format_interval(low, high, info->unit, text, sizeof text));
 }
@@ -150,19 +152,15 @@ static hk_status print_changes(const hk_machine *machine, hk_error *err) {
 
 /* -- All quantities ---------------------------------------------------------------------------- */
 
-/* The quantity that counts for the model (NULL: none). One that the model states has no error. */
-static hk_quantity counting(const hk_machine *machine, const hk_model *model,
+/* The quantity that counts for the plan (NULL: none). */
+static hk_quantity counting(const hk_machine *machine, const hk_plan *plan,
                             const hk_quantity_info *info) {
   const hk_quantity *quantity = hk_machine_quantity_const(machine, info);
-  const double stated = model ? model->launch_beside_update : 0;
-  if (quantity != &machine->launch_beside_update || !hk_launches_stated(machine, stated))
-    return *quantity;
-  return (hk_quantity){.value = stated,
-                       .origin = HK_ORIGIN_MEASURED,
-                       .source = "the model document, as measured by hocket.profile"};
+  return plan != NULL && quantity == &machine->launch_beside_update ? hk_launches_of(machine, plan)
+                                                                    : *quantity;
 }
 
-hk_status hk_explain_text(const hk_machine *machine, const hk_model *model, hk_error *err) {
+hk_status hk_explain_text(const hk_machine *machine, const hk_plan *plan, hk_error *err) {
   HK_TRY(print_changes(machine, err));
   static const hk_column plain[] = {{"quantity", HK_LEFT},
                                     {"value", HK_RIGHT},
@@ -177,7 +175,7 @@ hk_status hk_explain_text(const hk_machine *machine, const hk_model *model, hk_e
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
-    const hk_quantity quantity = counting(machine, model, &list[i]);
+    const hk_quantity quantity = counting(machine, plan, &list[i]);
     char value[32];
     hk_table_row(&table, "%s\t%s", list[i].key,
                  hk_format_quantity(quantity.value, list[i].unit, 6, value, sizeof value));
@@ -188,12 +186,12 @@ hk_status hk_explain_text(const hk_machine *machine, const hk_model *model, hk_e
   return hk_table_print(&table, err);
 }
 
-void hk_explain_json(const hk_machine *machine, const hk_model *model, cJSON *object, bool *ok) {
+void hk_explain_json(const hk_machine *machine, const hk_plan *plan, cJSON *object, bool *ok) {
   cJSON *quantities = hk_put_object(object, "explain", ok);
   size_t n = 0;
   const hk_quantity_info *list = hk_quantity_list(&n);
   for (size_t i = 0; i < n; i++) {
-    const hk_quantity quantity = counting(machine, model, &list[i]);
+    const hk_quantity quantity = counting(machine, plan, &list[i]);
     cJSON *entry = hk_put_object(quantities, list[i].key, ok);
     hk_put_number(entry, "value", quantity.value, ok);
     hk_put_string(entry, "unit", list[i].unit, ok);

@@ -5,8 +5,8 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/graph/plan.h"
 #include "core/machine/machine.h"
-#include "core/model/model.h"
 
 /* "55 GB/s", "5.5 GP/s", "5.00 us", "36.0 GiB", "0.5". Rates have decimal prefixes, as in data
  * sheets, and at most `digits` digits. "-" for NaN. Returns `buffer`; 32 bytes suffice. */
@@ -25,10 +25,10 @@ void hk_explain_changes_text(const hk_machine *machine);
 void hk_explain_changes_json(const hk_machine *machine, cJSON *object, bool *ok);
 
 /* Prints a table: quantity, value, 95 % interval (if calibrated), origin, meaning, source. With
- * --set, a table of what has changed comes first. A quantity that the model (NULL: none) states
- * itself replaces the machine's. */
-hk_status hk_explain_text(const hk_machine *machine, const hk_model *model, hk_error *err);
+ * --set, a table of what has changed comes first. A quantity that the plan's model states
+ * replaces the machine's (`plan` NULL: none). */
+hk_status hk_explain_text(const hk_machine *machine, const hk_plan *plan, hk_error *err);
 /* Adds "explain": {KEY: {value, unit, origin, source}} to `object`. */
-void hk_explain_json(const hk_machine *machine, const hk_model *model, cJSON *object, bool *ok);
+void hk_explain_json(const hk_machine *machine, const hk_plan *plan, cJSON *object, bool *ok);
 
 #endif

@@ -116,7 +116,8 @@ static hk_status fill(hk_expansion *x, hk_expand what) {
   hk_expand_base_memory(x, what.phases);
   for (int i = 0; i < what.iterations && !what.bare; i++) HK_TRY(expand(x, what.phases));
   x->graph->queues_throughout = queues_throughout(x->plan, x->graph);
-  x->graph->launch_beside_update = x->plan->model.launch_beside_update;
+  x->graph->launch_beside_update =
+      hk_launch_share(&x->plan->model.launch_beside_update, x->plan->cpu_threads);
   return HK_OK;
 }
 

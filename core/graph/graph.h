@@ -181,7 +181,7 @@ typedef struct {
   bool grads_widened;     /* updates on a GPU first convert their gradients to fp32 */
   bool weights_cold;      /* pageable weights were not just written: no CPU cache holds them */
   bool queues_throughout; /* see core/machine/team.h */
-  double launch_beside_update;        /* see hk_model */
+  double launch_beside_update;        /* hk_launch_share of the plan's threads */
   int32_t layers;                     /* of the model: block number of the head */
   hk_bytes gpu_base;                  /* on each rank's GPU before the first operation */
   hk_device_memory device;            /* DeepSpeed; all 0 under hocket, which has no cache */

@@ -6,6 +6,7 @@
 #define HK_CORE_MACHINE_MACHINE_H
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdbool.h>
 
 #include "core/base/error.h"
@@ -236,7 +237,8 @@ typedef struct {
 #define HK_FIELD(field, key, unit, least, most, fallback, meaning) hk_quantity field;
   HK_MACHINE_QUANTITIES(HK_FIELD)
 #undef HK_FIELD
-  cJSON *document; /* owns the strings that `source` points into */
+  double launch_change; /* of hk_machine_perturb: what a model states is larger by this fraction */
+  cJSON *document;      /* owns the strings that `source` points into */
 } hk_machine;
 
 /* One line of the list, for iteration. */
@@ -284,14 +286,15 @@ double hk_cpu_rate(const hk_machine *machine, const hk_quantity *saturated,
                    const hk_quantity *scale, double threads);
 /* The n0 of that formula. */
 double hk_cpu_thread_scale(const hk_machine *machine, const hk_quantity *scale);
-/* Whether the fraction of launches kept that a model states (hk_model.launch_beside_update; 0:
- * none) replaces the machine's framework.launch_beside_update. A value of --set is not replaced. */
+/* Whether the fraction of launches kept that a model states (hk_launch_share; 0: none) replaces the
+ * machine's framework.launch_beside_update. A value of --set is not replaced. */
 static inline bool hk_launches_stated(const hk_machine *machine, double stated) {
   return stated > 0 && machine->launch_beside_update.origin != HK_ORIGIN_SET;
 }
 /* The fraction that counts. */
 static inline double hk_launches_kept(const hk_machine *machine, double stated) {
-  return hk_launches_stated(machine, stated) ? stated : machine->launch_beside_update.value;
+  if (!hk_launches_stated(machine, stated)) return machine->launch_beside_update.value;
+  return fmin(stated * (1 + machine->launch_change), 1);
 }
 /* Fixed time of an operation of the CPU team in nanoseconds: cpu.operation_ns, or 0 on one thread,
  * which has no others to wake or to wait for. */

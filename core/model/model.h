@@ -132,6 +132,18 @@ typedef struct {
   double other_products;
 } hk_frozen_kind;
 
+/* Measured fraction of its rate at which the host queues kernels while a CPU team updates, for
+ * teams of ascending sizes. */
+#define HK_MOST_LAUNCH_SHARES 8
+typedef struct {
+  int n; /* 0: not known */
+  int threads[HK_MOST_LAUNCH_SHARES];
+  double share[HK_MOST_LAUNCH_SHARES];
+} hk_launch_shares;
+/* The fraction beside a team of `threads`: linear between two sizes, and that of the smallest or
+ * the largest beyond. 0: not known. Example: 0.8 with 9 threads and 0.7 with 13: 0.775 with 10. */
+double hk_launch_share(const hk_launch_shares *shares, int threads);
+
 typedef struct {
   char name[96];
   hk_arch arch;
@@ -159,10 +171,9 @@ typedef struct {
                                as `seq` */
   hk_block *blocks;         /* of a listed model: layers + 2 of them; else NULL */
   int64_t micro_batch, seq; /* that the blocks' figures are for; listed models only */
-  double launch_beside_update; /* measured fraction of its rate at which the host queues kernels
-                                  while the CPU updates; 0: not known; listed models only */
-  bool mixed_types;            /* some weights or gradients do not have two bytes */
-  int64_t parameters;          /* sum over tensors; a tied output projection counts once */
+  hk_launch_shares launch_beside_update; /* listed models only */
+  bool mixed_types;                      /* some weights or gradients do not have two bytes */
+  int64_t parameters; /* sum over tensors; a tied output projection counts once */
   int64_t frozen_parameters;
   hk_frozen_kind *frozen; /* of each of `kinds`; NULL: all parameters are trained */
   double frozen_bytes;    /* of a frozen parameter on the GPU */
@@ -250,8 +261,9 @@ bool hk_model_has_position_table(const hk_model *model);
  * no tensors, and also "backward_flops", "frozen_bytes" (weights that are not trained) and measured
  * "forward_ms" and "backward_ms". With "forward_launch_ms" or "backward_launch_ms", the host's time
  * to queue a block's kernels, these are the GPU's times, and a block takes the longer of both. The
- * document may have "launch_beside_update" (0.01 to 1), the fraction of its rate at which the host
- * queues them while the CPU updates; without it the machine's framework.launch_beside_update
+ * document may have "launch_beside_update", the fraction of its rate (0.01 to 1) at which the host
+ * queues them while the CPU updates: [{"threads": 9, "share": 0.8}, {"threads": 13, "share": 0.7}],
+ * or one number for teams of all sizes. Without it the machine's framework.launch_beside_update
  * counts. The types default to bf16, seq to 1. Sizes are one rank's, before data parallelism. */
 bool hk_model_is_document(const cJSON *config);
 hk_status hk_model_from_document(const cJSON *document, const char *name, hk_model *model,

@@ -17,6 +17,7 @@
 #define MOST_BYTES      (1LL << 50)
 #define MOST_BLOCK_MS   1e9
 #define LEAST_SHARE     1e-2
+#define MOST_THREADS    (1 << 16)
 #define MOST_MICROBATCH (1LL << 20)
 #define MOST_SEQ        (1LL << 24)
 
@@ -131,6 +132,43 @@ static hk_status read_list(const cJSON *document, const char *key, int most, con
   return hk_fail(err, HK_INPUT, "key '%s': expected 1 to %d entries, got %d", key, most, n);
 }
 
+static hk_status read_share(const cJSON *item, hk_launch_shares *shares, hk_error *err) {
+  const int least = shares->n > 0 ? shares->threads[shares->n - 1] + 1 : 1;
+  int64_t threads;
+  if (!cJSON_IsObject(item)) return hk_fail(err, HK_INPUT, "expected an object");
+  HK_TRY(hk_json_int(item, "threads", least, MOST_THREADS, &threads, err));
+  HK_TRY(hk_json_double(item, "share", LEAST_SHARE, 1, &shares->share[shares->n], err));
+  shares->threads[shares->n++] = (int)threads;
+  return HK_OK;
+}
+
+/* One number is of a team of unknown size. */
+static hk_status read_shares(const cJSON *document, hk_launch_shares *shares, hk_error *err) {
+  static const char key[] = "launch_beside_update";
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(document, key), *item = NULL;
+  if (!cJSON_IsArray(given)) {
+    HK_TRY(hk_json_double_or(document, key, LEAST_SHARE, 1, 0, &shares->share[0], err));
+    shares->n = shares->share[0] > 0;
+    return HK_OK;
+  }
+  HK_TRY(read_list(document, key, HK_MOST_LAUNCH_SHARES, &given, err));
+  cJSON_ArrayForEach(item, given) {
+    if (read_share(item, shares, err) != HK_OK)
+      return hk_fail_prefix(err, "%s[%d]", key, shares->n);
+  }
+  return HK_OK;
+}
+
+double hk_launch_share(const hk_launch_shares *shares, int threads) {
+  int i = 0;
+  if (shares->n == 0) return 0;
+  while (i < shares->n && shares->threads[i] < threads) i++;
+  if (i == 0 || i == shares->n) return shares->share[i == 0 ? 0 : i - 1];
+  const double from = shares->threads[i - 1], to = shares->threads[i];
+  const double t = (threads - from) / (to - from);
+  return (1 - t) * shares->share[i - 1] + t * shares->share[i];
+}
+
 static hk_status read_document(const cJSON *document, const char *name, hk_model *model,
                                hk_error *err) {
   const char *schema = NULL;
@@ -144,8 +182,7 @@ static hk_status read_document(const cJSON *document, const char *name, hk_model
     HK_TRY(hk_json_text(document, "name", 0, model->name, sizeof model->name, err));
   HK_TRY(hk_json_int_or(document, "micro_batch", 1, MOST_MICROBATCH, 1, &model->micro_batch, err));
   HK_TRY(hk_json_int_or(document, "seq", 1, MOST_SEQ, 1, &model->seq, err));
-  HK_TRY(hk_json_double_or(document, "launch_beside_update", LEAST_SHARE, 1, 0,
-                           &model->launch_beside_update, err));
+  HK_TRY(read_shares(document, &model->launch_beside_update, err));
   HK_TRY(read_list(document, "blocks", MOST_BLOCKS, &blocks, err));
   HK_TRY(read_list(document, "tensors", MOST_TENSORS, &tensors, err));
   HK_TRY(make_room(model, (size_t)cJSON_GetArraySize(tensors), (size_t)cJSON_GetArraySize(blocks),
