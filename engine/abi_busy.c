@@ -181,6 +181,10 @@ int hocket_busy_update(hocket_busy *busy, int32_t on, char *message) {
   return hk_abi_answer(status, &err, message);
 }
 
+int32_t hocket_busy_threads(const hocket_busy *busy) {
+  return busy != NULL ? (int32_t)hk_team_threads(busy->team) : 0;
+}
+
 int64_t hocket_busy_updated(const hocket_busy *busy) {
   return busy != NULL ? atomic_load(&busy->updated) : 0;
 }

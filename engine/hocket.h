@@ -408,6 +408,8 @@ HOCKET_API int hocket_busy_start(int32_t threads, int64_t elements, hocket_busy 
 /* Lets the team update (1) or pauses it (0). Blocks until it does so: a pause begins at the end of
  * an operation of at most 2^24 elements. Calls for one team must not overlap. */
 HOCKET_API int hocket_busy_update(hocket_busy *busy, int32_t on, char *message);
+/* Threads of the team; 0 for NULL. */
+HOCKET_API int32_t hocket_busy_threads(const hocket_busy *busy);
 /* Number of elements that have been updated so far; 0 for NULL. */
 HOCKET_API int64_t hocket_busy_updated(const hocket_busy *busy);
 /* Ends the team and frees it. NULL is allowed. Does nothing in a forked child. */

@@ -9,6 +9,10 @@ queued the pass; team: parameters that it updated, G a second.
 
   python3 bench/training/passes.py --size toy                         any CPU, seconds
   python3 bench/training/passes.py --size 3g --micro-batch 1 --out passes.json
+  python3 bench/training/passes.py --size 3g --launches 15            about a minute
+
+With --launches it prints the share of their rate that launches keep beside each part of an update
+(hocket.profile measures those with copies), then backward alone and beside real updates.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ import torch
 
 import hocket
 import workload
+from hocket import profiling
 from hocket.busy import BusyTeam
+from hocket.describe import described
 from measure import Clock, wait
 
 WARM = 2
@@ -96,11 +102,62 @@ class Passes:
         self.say("profile", {key: [round(x, 1) for x in measured[name]]
                              for key, name in names.items() if name in measured})
 
+    def launches(self, seconds: float) -> List[int]:
+        """The share that launches keep beside teams and copies, each by itself and together, in
+        turns: quartiles. Returns the teams' sizes."""
+        tokens = self.batches[0]
+        batch = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+        _, blocks = described(self.model, batch, None)
+        run = profiling._Run(self.model, batch, None, blocks)
+        run.observed(profiling.Watch())
+        with profiling.updates(self.device, None) as updates:
+            beside = {"copies": profiling.Update(Idle(), updates[0].copies)}
+            for update in updates:
+                beside[f"{update.team.threads} threads"] = update._replace(copies=Idle())
+                beside[f"{update.team.threads} and copies"] = update
+            _, shares = profiling._launches(
+                run, profiling.Gpu(self.device), 1, seconds, list(beside.values()))
+            sizes = [update.team.threads for update in updates]
+        for what, share in zip(beside, shares):
+            found = [round(x, 2) for x in share["quartiles"]]
+            self.found.append({"what": what, "share": found})
+            print(f"{what:<16} launches keep {found}", flush=True)
+        return sizes
+
     def say(self, what: str, result: Dict[str, List[float]]) -> None:
         """Prints and keeps a result."""
         self.found.append({"what": what, **result})
         print(f"{what:<16}" + "".join(f" {key} {'/'.join(f'{x:.1f}' for x in values):>18}"
                                       for key, values in result.items()), flush=True)
+
+
+class Idle:
+    """Stands for a team, or for copies, that does nothing."""
+
+    threads = 0
+
+    def update(self) -> None:
+        """Nothing."""
+
+    pause = wait = update
+
+    def queue(self, size: int) -> None:
+        """Nothing."""
+
+
+def beside_parts(passes: Passes) -> None:
+    """Shares of launches beside parts of an update; then passes alone and attached. Backward runs
+    beside hand-over and copies with overlap none, and beside real updates, too, with both."""
+    sizes = passes.launches(passes.options.launches)
+    passes.turn("alone")
+    for overlap, threads in (("none", sizes[0]), *(("both", size) for size in sizes)):
+        passes.model = None  # type: ignore[assignment]
+        passes.model = workload.build(passes.shape, passes.device)
+        optimizer = hocket.AdamW(passes.model.parameters(), lr=workload.LR, overlap=overlap,
+                                 state="bf16+split", cpu_threads=threads)
+        optimizer.attach(passes.model)
+        passes.turn(f"{overlap}, {threads}", optimizer)
+        optimizer.binding().engine.close()
 
 
 def tasks() -> List[str]:
@@ -147,10 +204,15 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--elements", type=int, default=1 << 27,
                         help="parameters that a team updates (16 bytes each)")
+    parser.add_argument("--launches", type=float, metavar="SECONDS",
+                        help="only shares of launches, for so long, and backward")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", help="file for the results (JSON)")
     options = parser.parse_args()
     passes = Passes(options)
+    if options.launches:
+        beside_parts(passes)
+        return finish(passes)
     cpus = os.sched_getaffinity(0)
     last = sorted(cpus)[-3:]
     for _ in range(options.turns):
@@ -168,8 +230,13 @@ def main() -> int:
         for _ in range(options.turns):
             passes.turn(f"overlap {overlap}", optimizer)
         optimizer.binding().engine.close()
-    if options.out:
-        with open(options.out, "w", encoding="utf-8") as file:
+    return finish(passes)
+
+
+def finish(passes: Passes) -> int:
+    """Writes the results if asked."""
+    if passes.options.out:
+        with open(passes.options.out, "w", encoding="utf-8") as file:
             json.dump(passes.found, file)
     return 0
 

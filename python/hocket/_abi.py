@@ -194,6 +194,7 @@ PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "hocket_free": (None, (c_void_p,)),
     "hocket_busy_start": (c_int, (c_int32, c_int64, POINTER(c_void_p), c_char_p)),
     "hocket_busy_update": (c_int, (_BUSY, c_int32, c_char_p)),
+    "hocket_busy_threads": (c_int32, (_BUSY,)),
     "hocket_busy_updated": (c_int64, (_BUSY,)),
     "hocket_busy_stop": (None, (_BUSY,)),
 }

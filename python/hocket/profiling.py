@@ -6,8 +6,8 @@ That time changes with the load of the CPU, the GPU's time does not, so both are
 
 1. whole passes, without observers, each begun with an idle GPU as after an optimizer step;
 2. the host's time for each block: the GPU is idle before each block, so the host never waits. In
-   turns, alone and beside a CPU team that updates optimizer state, because such a team slows the
-   host's other threads;
+   turns, alone and beside what an update does: teams of two sizes that update optimizer state, and
+   copies of gradients and weights. They slow the host's other threads;
 3. the GPU's time for each block: before each block the GPU is made to wait until the host has
    queued it, so it never waits within the block.
 
@@ -17,6 +17,7 @@ time of a whole pass.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from typing import (
@@ -38,7 +39,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _abi
 from .blocks import Block
-from .busy import BYTES, BusyTeam
+from .busy import BYTES, BusyTeam, Copies
 from .describe import arguments, described, scalar_of, tensors_in
 from .errors import MACHINE, HocketError
 
@@ -49,8 +50,10 @@ AHEAD = 0.03
 """Blocks may add up to this much more than whole passes, see reconcile()."""
 MOST_PAUSE_MS = 100.0
 """Longest time that the GPU is made to wait before a block."""
-BUSY_ELEMENTS = 1 << 27
-"""Parameters that the team beside launches updates: 2 GiB, more than the caches of most CPUs."""
+BUSY_ELEMENTS = 1 << 26
+"""Parameters that a team beside launches updates: 1 GiB, more than the caches of most CPUs."""
+BESIDE_SECONDS = 6.0
+"""Least time in seconds of the turns alone and beside updates: single ones differ by a half."""
 LEAST_KEPT = 0.01
 """Least share of launches that a model document may state."""
 
@@ -76,19 +79,20 @@ def profile(
         steps: iterations of each kind that are timed, after one that is not. On CUDA whole
             iterations are timed for at least 2 s.
         accumulate: as of hocket.AdamW.
-        cpu_threads: threads of the team beside which launches are timed; None: as of hocket.AdamW
-            with ``overlap="both"``.
+        cpu_threads: threads of the larger team beside which launches are timed; None: as of
+            hocket.AdamW with ``overlap="both"``. The smaller one has three quarters of them.
 
     Returns:
         describe's dict; blocks have ``forward_ms`` and ``backward_ms``, too. On CUDA these are
         times of the GPU, and ``forward_launch_ms`` and ``backward_launch_ms`` are the host's times
         to queue the kernels. ``launch_beside_update`` is the share of their rate that launches
-        keep beside a CPU team that updates: the median over pairs of iterations, one alone and one
-        beside the team. It is left out without libhocket, or with less than 4 GiB of free host
-        memory.
-        ``measured`` has the quartiles of that share and of whole passes, in ms, and the number of
-        passes. Whole passes and host times count with their lower quartile, because the
-        disturbances of a host only lengthen them; GPU times with their median.
+        keep beside an update, for teams of two sizes: the lower quartile of the host's times alone
+        divided by the median of its times beside the team and copies of gradients and weights.
+        ``quartiles`` has the same with the quartiles of the latter. It is left out without
+        libhocket, or with less than 4 GiB of free host memory.
+        ``measured`` has the quartiles of whole passes, in ms, and the number of passes. Whole
+        passes and host times count with their lower quartile, because the disturbances of a host
+        only lengthen them; GPU times with their median.
     """
     out, blocks = described(model, batch, accumulate)
     run = _Run(model, batch, loss, blocks)
@@ -96,12 +100,8 @@ def profile(
     try:
         cuda = run.device.type == "cuda"
         if cuda:
-            team = busy_team(cpu_threads)
-            try:
-                measured = _on_gpu(run, Gpu(run.device), steps, team=team)
-            finally:
-                if team is not None:
-                    team.close()
+            with updates(run.device, cpu_threads) as found:
+                measured = _on_gpu(run, Gpu(run.device), steps, beside=found)
         else:
             measured = _on_host(run, steps)
     finally:
@@ -109,19 +109,20 @@ def profile(
             param.grad = grad
     for number, block in enumerate(out["blocks"]):
         block.update({key: times[number] for key, times in measured.blocks.items()})
-    if "launch_beside_update" in measured.quartiles:
-        out["launch_beside_update"] = measured.quartiles["launch_beside_update"][1]
+    if measured.shares:
+        out["launch_beside_update"] = sorted(measured.shares, key=lambda share: share["threads"])
     out["measured"] = {"iterations": measured.iterations, **measured.quartiles}
     return out
 
 
 class Measured(NamedTuple):
-    """What profile() adds to a document: ms of blocks by key; quartiles by key, of whole passes in
-    ms and of the share of launches kept; the number of passes."""
+    """What profile() adds to a document: ms of blocks by key; quartiles by key of whole passes, in
+    ms; the number of passes; shares of launches kept, by number of threads."""
 
     blocks: Dict[str, List[float]]
     quartiles: Dict[str, List[float]]
     iterations: int
+    shares: List[Dict[str, Any]]
 
 
 def quartiles(values: Sequence[float]) -> List[float]:
@@ -160,8 +161,8 @@ class Gpu:
         self._cycles_per_ms = 0.0
 
     def wait(self) -> None:
-        """Until the device is idle."""
-        torch.cuda.synchronize(self.device)
+        """Until the device has done what the stream has been given."""
+        torch.cuda.current_stream(self.device).synchronize()
 
     def now(self) -> Any:
         """A moment on the stream."""
@@ -195,6 +196,19 @@ class QueueWatch(Watch):
     def cut(self) -> Tuple[Any, Any]:
         end = time.perf_counter()
         self.gpu.wait()
+        return end, time.perf_counter()
+
+
+class CopyWatch(QueueWatch):
+    """As QueueWatch, beside copies of `size` bytes each way that begin with each block."""
+
+    def __init__(self, gpu: Gpu, copies: Copies, size: int) -> None:
+        super().__init__(gpu)
+        self.copies, self.size = copies, size
+
+    def cut(self) -> Tuple[Any, Any]:
+        end, _ = super().cut()
+        self.copies.queue(self.size)
         return end, time.perf_counter()
 
 
@@ -237,6 +251,7 @@ class _Run:
     Attributes:
         arrivals: for each block, how many gradients a backward gives to its parameters. Counted by
             the first observed pass.
+        bytes: of all weights.
     """
 
     def __init__(
@@ -257,6 +272,7 @@ class _Run:
             for name in block.tensors
         }
         self.params = [params[name] for block in blocks for name in block.tensors]
+        self.bytes = sum(param.numel() * param.element_size() for param in self.params)
         self.arrivals: List[int] = []
 
     def drop(self) -> None:
@@ -336,7 +352,7 @@ def _on_host(run: _Run, steps: int) -> Measured:
     for key, times, totals in zip(("forward_ms", "backward_ms"), parts, zip(*whole)):
         found[key] = quartiles(totals)
         blocks[key] = scaled(times, found[key][0])
-    return Measured(blocks, found, len(whole))
+    return Measured(blocks, found, len(whole), [])
 
 
 def scaled(times: Sequence[float], total: float) -> List[float]:
@@ -370,59 +386,97 @@ def _whole(run: _Run, gpu: Gpu, steps: int, seconds: float) -> Iterator[Dict[str
         }
 
 
-def busy_team(threads: Optional[int]) -> Optional[BusyTeam]:
-    """A team to time launches beside; None if host memory is short, or there is no libhocket."""
+class Update(NamedTuple):
+    """What an update does beside launches: a team works, and copies run."""
+
+    team: BusyTeam
+    copies: Copies
+
+
+@contextlib.contextmanager
+def updates(device: torch.device, threads: Optional[int]) -> Iterator[List[Update]]:
+    """Updates to time launches beside, that of the larger team first; none if host memory is short,
+    or there is no libhocket."""
+    with contextlib.ExitStack() as stack:
+        found = teams(stack, threads)
+        copies = Copies(device) if found else None
+        yield [Update(team, copies) for team in found if copies is not None]
+
+
+def teams(stack: contextlib.ExitStack, threads: Optional[int]) -> List[BusyTeam]:
+    """A team of `threads` (None: as overlap="both" has) and one of three quarters of them, which
+    the stack closes."""
+    found: List[BusyTeam] = []
     try:
-        if _abi.host_memory() < 2 * BYTES * BUSY_ELEMENTS:
-            return None
-        return BusyTeam(BUSY_ELEMENTS, threads or 0)
+        if _abi.host_memory() < 4 * BYTES * BUSY_ELEMENTS:
+            return found
+        found.append(BusyTeam(BUSY_ELEMENTS, threads or 0))
+        stack.callback(found[0].close)
+        if found[0].threads > 1:
+            found.append(BusyTeam(BUSY_ELEMENTS, 3 * found[0].threads // 4))
+            stack.callback(found[1].close)
     except HocketError as error:
         if error.code != MACHINE:
             raise
-        return None
+    return found
 
 
 def _launches(
-    run: _Run, gpu: Gpu, steps: int, team: Optional[BusyTeam]
-) -> Tuple[Tuple[List[float], List[float]], List[float]]:
-    """The host's times for each block's forward and backward, and the share of its rate that it
-    keeps beside the team, of each pair of iterations."""
+    run: _Run, gpu: Gpu, steps: int, seconds: float, beside: Sequence[Update]
+) -> Tuple[Tuple[List[float], List[float]], List[Dict[str, Any]]]:
+    """The host's times for each block's forward and backward, and the shares of its rate that it
+    keeps beside the updates. In an iteration all weights go in and all gradients out, a part of
+    both with each block."""
     queue = QueueWatch(gpu)
-    alone, shares = [], []
-    for _ in range(max(1, steps)):
+    size = -(-run.bytes // (2 * run.n_blocks))
+    alone: List[Tuple[List[float], List[float]]] = []
+    times: List[List[float]] = [[] for _ in beside]
+    deadline = time.perf_counter() + (seconds if beside else 0)
+    while len(alone) < max(1, steps) or time.perf_counter() < deadline:
         alone.append(run.observed(queue))
-        if team is None:
-            continue
-        team.update()
-        try:
-            beside = run.observed(queue)
-        finally:
-            team.pause()
-        kept = sum(map(sum, alone[-1])) / sum(map(sum, beside))
-        shares.append(min(1.0, max(LEAST_KEPT, kept)))
+        for update, found in zip(beside, times):
+            update.team.update()
+            try:
+                found.append(_total(run.observed(CopyWatch(gpu, update.copies, size))))
+            finally:
+                update.team.pause()
+                update.copies.wait()
     forwards, backwards = zip(*alone)
+    least = quartiles([_total(parts) for parts in alone])[0]
+    shares = []
+    for update, found in zip(beside, times):
+        kept = [min(1.0, max(LEAST_KEPT, least / total)) for total in reversed(quartiles(found))]
+        shares.append({"threads": update.team.threads, "share": kept[1], "quartiles": kept})
     return (_of_blocks(forwards, 0), _of_blocks(backwards, 0)), shares
 
 
+def _total(parts: Tuple[Sequence[float], Sequence[float]]) -> float:
+    """Of forward and backward."""
+    return sum(map(sum, parts))
+
+
 def _on_gpu(
-    run: _Run, gpu: Gpu, steps: int, seconds: float = SECONDS, team: Optional[BusyTeam] = None
+    run: _Run,
+    gpu: Gpu,
+    steps: int,
+    seconds: float = SECONDS,
+    beside: Sequence[Update] = (),
+    beside_seconds: float = BESIDE_SECONDS,
 ) -> Measured:
     run.observed(Watch())
     half = (max(1, (steps + 1) // 2), seconds / 2)
     passes = list(_whole(run, gpu, *half))
-    launches, shares = _launches(run, gpu, steps, team)
+    launches, shares = _launches(run, gpu, steps, beside_seconds, beside)
     pause = min(MOST_PAUSE_MS, 0.5 + 2 * max(max(times) for times in launches))
     kernels = _rounds(run, KernelWatch(gpu, pause), steps, 1)
     gpu.wait()
     passes += _whole(run, gpu, *half)
     found = {key: quartiles([times[key] for times in passes]) for key in passes[0]}
-    if shares:
-        found["launch_beside_update"] = quartiles(shares)
     blocks: Dict[str, List[float]] = {}
     for name, launch, kernel in zip(("forward", "backward"), launches, kernels):
         device, host = f"{name}_ms", f"{name}_launch_ms"
         blocks[device], blocks[host] = reconcile(kernel, launch, found[device][0], found[host][0])
-    return Measured(blocks, found, len(passes))
+    return Measured(blocks, found, len(passes), shares)
 
 
 def reconcile(

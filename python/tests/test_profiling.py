@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of blocks, measured with a simulated device and clock, so that exact times are known."""
 
+import contextlib
 import time
 from types import SimpleNamespace
 
@@ -20,12 +21,14 @@ class Device:
     """The host's clock and a device that works through a queue; times in seconds."""
 
     def __init__(self):
-        self.host = self.idle = 0.0
+        self.host = self.idle = self.copying = 0.0
+        self.beside_copies = 1.0
         self.slow = lambda now: 1.0
 
     def launch(self, host_ms, device_ms):
         for _ in range(PARTS):
-            self.host += host_ms / PARTS / 1e3 * self.slow(self.host)
+            kept = self.beside_copies if self.host < self.copying else 1.0
+            self.host += host_ms / PARTS / 1e3 * self.slow(self.host) / kept
             self.idle = max(self.idle, self.host) + device_ms / PARTS / 1e3
 
     def perf_counter(self):
@@ -80,8 +83,8 @@ def _device(monkeypatch):
 class Team:
     """Slows the host while it updates."""
 
-    def __init__(self, device, kept):
-        self.device, self.kept = device, kept
+    def __init__(self, device, kept, threads=4):
+        self.device, self.kept, self.threads = device, kept, threads
 
     def update(self):
         self.device.slow = lambda now: 1 / self.kept
@@ -90,7 +93,22 @@ class Team:
         self.device.slow = lambda now: 1.0
 
 
-def measured(device, *times, steps=3, seconds=0.5, team=None):
+class Copies:
+    """Slow the host while they run, 3 ms for each time that some are queued."""
+
+    def __init__(self, device, kept=1.0):
+        self.device, self.kept, self.sizes = device, kept, []
+
+    def queue(self, size):
+        self.sizes.append(size)
+        self.device.copying = max(self.device.copying, self.device.host) + 0.003
+        self.device.beside_copies = self.kept
+
+    def wait(self):
+        self.device.host = max(self.device.host, self.device.copying)
+
+
+def measured(device, *times, steps=3, seconds=0.5, beside=(), beside_seconds=0.0):
     model = nn.ModuleList(Block(device, *of) for of in times)
     layers = nn.Sequential(*model)
     x = torch.ones(2, requires_grad=True)
@@ -98,9 +116,10 @@ def measured(device, *times, steps=3, seconds=0.5, team=None):
     names = [name for name, _ in layers.named_parameters()]
     blocks = find_blocks(layers, names, trace_order(layers, x))
     assert len(blocks) == len(times)
-    device.host = device.idle = 0.0
+    device.host = device.idle = device.copying = 0.0
     run = profiling._Run(layers, x, None, blocks)
-    return profiling._on_gpu(run, device, steps, seconds, team)
+    updates = [profiling.Update(team, copies) for team, copies in beside]
+    return profiling._on_gpu(run, device, steps, seconds, updates, beside_seconds)
 
 
 def longer(found, key):
@@ -143,30 +162,91 @@ def test_a_slow_moment_of_the_host_does_not_count(device):
 def test_launches_beside_a_team(device, times, kept, expected):
     """Also where the device limits: the host launches to an idle device. Other times do not
     change."""
-    found = measured(device, *[times] * 4, team=Team(device, kept))
-    assert found.quartiles.pop("launch_beside_update") == pytest.approx([expected] * 3, rel=0.01)
+    beside = [(Team(device, kept, 13), Copies(device)), (Team(device, 0.9, 9), Copies(device))]
+    found = measured(device, *[times] * 4, beside=beside)
+    assert [share["threads"] for share in found.shares] == [13, 9]
+    for share, kept_there in zip(found.shares, (expected, 0.9)):
+        assert share["share"] == share["quartiles"][1]
+        assert share["quartiles"] == pytest.approx([kept_there] * 3, rel=0.01)
     alone = measured(device, *[times] * 4)
     for key, blocks in alone.blocks.items():
         assert found.blocks[key] == pytest.approx(blocks)
-    assert found.quartiles.keys() == alone.quartiles.keys()
+    assert found.quartiles.keys() == alone.quartiles.keys() and not alone.shares
+
+
+def test_launches_beside_copies(device):
+    """In an iteration all weights go in and all gradients out, here 16 bytes in eight parts. Copies
+    of 3 ms end before the block's launches do: 4 ms alone, 5 beside the team, and in the first 3 ms
+    one part of four takes 2.5 instead of 1.25 ms, and a second one, too."""
+    copies = Copies(device, 0.5)
+    found = measured(device, *[((4, 1), (4, 1))] * 4, steps=1, beside=[(Team(device, 0.8), copies)])
+    assert copies.sizes == [2] * 9
+    assert found.shares[0]["share"] == pytest.approx(4 / 7.5)
+
+
+def test_shares_are_of_the_quick_moments_alone(device):
+    """The document's launches are those of quick moments, and so is their share: of seven turns
+    alone three are slow by a half; beside the team all are slow, by a quarter more."""
+    team = Team(device, 1.0)
+    turns = iter(range(1000))
+
+    class Turns:
+        n_blocks, bytes = 1, 2
+
+        def observed(self, watch):
+            beside = isinstance(watch, profiling.CopyWatch)
+            number = next(turns) // 2
+            ms = 80.0 if beside else 60.0 if number % 2 else 40.0
+            return [ms], [ms]
+
+    (forwards, backwards), shares = profiling._launches(
+        Turns(), device, 7, 0.0, [profiling.Update(team, Copies(device))]
+    )
+    assert forwards == backwards == [40.0]
+    assert shares[0]["share"] == 0.5
+
+
+def test_turns_last(device):
+    """At least so long as asked: single turns differ by a half on a busy host."""
+    turns = []
+
+    class Turns:
+        n_blocks, bytes = 1, 2
+
+        def observed(self, watch):
+            device.host += 0.125
+            turns.append(watch)
+            return [1.0], [1.0]
+
+    beside = [profiling.Update(Team(device, 0.5), Copies(device))]
+    profiling._launches(Turns(), device, 2, 1.0, beside)
+    assert len(turns) == 8
+    profiling._launches(Turns(), device, 2, 1.0, [])
+    assert len(turns) == 10
 
 
 def test_the_team_is_paused_when_the_model_fails(device):
-    team = Team(device, 0.5)
+    copies = Copies(device)
 
     class Fails:
+        n_blocks, bytes = 1, 2
+
         def observed(self, watch):
             if device.slow(0) != 1:
+                device.copying = 7.0
                 raise ValueError("no")
             return [1.0], [1.0]
 
     with pytest.raises(ValueError):
-        profiling._launches(Fails(), device, 3, team)
-    assert device.slow(0) == 1
+        profiling._launches(
+            Fails(), device, 3, 0.0, [profiling.Update(Team(device, 0.5), copies)]
+        )
+    assert device.slow(0) == 1 and device.host == 7.0
 
 
 def test_a_busy_team_updates_only_while_it_is_let():
     team = BusyTeam(300_000, 2)
+    assert team.threads == 2
     team.update()
     while team.updated < 1_000_000:
         time.sleep(0.001)
@@ -183,20 +263,25 @@ def test_a_busy_team_updates_only_while_it_is_let():
 
 
 def test_no_team_without_memory_or_library(monkeypatch):
+    def sizes(threads):
+        with contextlib.ExitStack() as stack:
+            return [team.threads for team in profiling.teams(stack, threads)]
+
     monkeypatch.setattr(_abi, "host_memory", lambda: 2**32 - 1)
-    assert profiling.busy_team(1) is None
+    assert sizes(4) == []
     monkeypatch.setattr(_abi, "host_memory", lambda: 2**32)
     monkeypatch.setattr(profiling, "BUSY_ELEMENTS", 1000)
-    team = profiling.busy_team(1)
-    team.close()
+    assert sizes(4) == [4, 3] and sizes(1) == [1]
+    default = sizes(None)[0]
+    assert default >= 1 and sizes(default) == sizes(None)
     with pytest.raises(HocketError, match="threads"):
-        profiling.busy_team(-1)
+        sizes(-1)
 
     def missing():
         raise HocketError("libhocket was not found", 3)
 
     monkeypatch.setattr(_abi, "host_memory", missing)
-    assert profiling.busy_team(1) is None
+    assert sizes(1) == []
 
 
 def test_blocks_agree_with_whole_passes():

@@ -24,6 +24,7 @@ static int64_t await_more(const hocket_busy *busy, int64_t before) {
 static void updates_while_it_is_let(int32_t threads, int64_t elements) {
   hocket_busy *busy = NULL;
   MUST(hocket_busy_start(threads, elements, &busy, message));
+  CHECK(threads > 0 ? hocket_busy_threads(busy) == threads : hocket_busy_threads(busy) > 0);
   int64_t done = 0;
   for (int turn = 0; turn < 3; turn++) {
     pass_ms(5);
@@ -60,7 +61,7 @@ static void refuses(void) {
   REFUSED(hocket_busy_start(1, (int64_t)1 << 50, &busy, message), 3, "memory");
   CHECK(busy == NULL);
   REFUSED(hocket_busy_update(NULL, 1, message), 2, "NULL");
-  CHECK(hocket_busy_updated(NULL) == 0);
+  CHECK(hocket_busy_updated(NULL) == 0 && hocket_busy_threads(NULL) == 0);
   hocket_busy_stop(NULL);
 }
 
