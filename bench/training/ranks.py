@@ -199,17 +199,17 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
             opt.record()
             for _ in range(RECORDED):
                 iterate(rank_kinds.Marks(device))
-            keep(options, name, rank, opt.timeline())
+            file = recording(options, name, rank)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(opt.timeline()))
     result["row_s"] = round(time.monotonic() - began, 1)
     return result
 
 
-def keep(options: argparse.Namespace, name: str, rank: int, timeline: Dict[str, Any]) -> None:
-    """Writes what a rank has recorded."""
-    folder = pathlib.Path(options.record)
-    folder.mkdir(parents=True, exist_ok=True)
+def recording(options: argparse.Namespace, name: str, rank: int) -> pathlib.Path:
+    """Where the timeline of a rank in a row is kept."""
     file = re.sub(r"[^\w.=-]+", "-", name)
-    (folder / f"{file}-rank{rank}.json").write_text(json.dumps(timeline))
+    return pathlib.Path(options.record) / f"{file}-rank{rank}.json"
 
 
 def name_of(device: Any) -> str:
@@ -351,9 +351,24 @@ def report(options: argparse.Namespace, recorded: List[Any],
     folder = pathlib.Path(options.record)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "kinds.json").write_text(json.dumps(
-        {"schema": "hocket.rank-kinds/1", "predicted": predicted, "rows": dict(recorded)}))
+        {"schema": "hocket.rank-kinds/1", "predicted": predicted, "rows": recorded}))
+    for row, _ in recorded if options.machine else ():
+        validate(options, row)
     for row, ranks in recorded:
         print(rank_kinds.table(row, ranks, predicted.get(row.partition("@")[0], {})))
+
+
+def validate(options: argparse.Namespace, row: str) -> None:
+    """Compares the recordings of a row of hocket with their prediction: prints what all ranks did,
+    and keeps the whole."""
+    files = [recording(options, row, rank) for rank in range(options.gpus)]
+    if not all(file.exists() for file in files):
+        return
+    program = [os.environ.get("HOCKET_PROGRAM", "hocket"), "validate", "training"]
+    done = subprocess.run([*program, *map(str, files), "--machine", options.machine, "--wide"],
+                          capture_output=True, text=True, check=False)
+    files[0].with_suffix(".txt").write_text(done.stdout + done.stderr)
+    print(f"{row}, operations\n{done.stdout.partition(chr(10) * 2 + 'rank 0')[0]}{done.stderr}")
 
 
 def wait(ranks: List["subprocess.Popen[bytes]"], limit_s: float) -> int:
