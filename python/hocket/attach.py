@@ -22,6 +22,7 @@ import weakref
 from typing import (
     TYPE_CHECKING,
     Any,
+    Callable,
     Dict,
     Iterator,
     List,
@@ -50,9 +51,13 @@ if TYPE_CHECKING:
     from .optim import AdamW
 
 HOOK_NUMEL = 1 << 15
-"""Least elements of a tensor with a hook. Gradients of smaller tensors leave when the backward of
-their block, or the whole backward, is over; in models without a larger tensor in ``step()``. A copy
+"""Least elements of a tensor with a hook. Gradients of smaller tensors leave with those of their
+block, or when the whole backward is over; in models without a larger tensor in ``step()``. A copy
 to the host that holds small and large gradients waits for the small ones."""
+TOGETHER_BYTES = 1 << 27
+"""Gradients of a block leave by one call, because a call for each takes the host longer than
+autograd needs for a small matrix: when a gradient of another block comes, or as soon as they have
+this many bytes. They stay allocated until then; plans count a whole block's."""
 SWEEP_MOST = 4096
 """Most tensors below HOOK_NUMEL whose gradients leave during backward. If a model has more, they
 are handed over in ``step()``, at a fraction of the cost; with overlap "both" they leave during
@@ -96,7 +101,12 @@ class Attachment:
         self._blocks: List[int] = []
         self._members: List[List[int]] = []
         self._expected: Dict[str, int] = {}
-        self._sweeping: Optional[int] = None
+        # The block whose gradients wait for the others (-1: none), the stream that they come on, and
+        # how many bytes they have. What is in p.grad counts, so that an interrupt loses nothing.
+        self._block, self._stream, self._bytes = -1, 0, 0
+        self._stream_now: Callable[[], int] = lambda: 0
+        self._leaving: List[List[int]] = []
+        self._sizes: List[int] = []
         self._backward = -1
         self._small: Dict[int, List[int]] = {}
         self._sets: Dict[int, Optional[Direct]] = {}
@@ -257,7 +267,9 @@ class Attachment:
         if self.replicas is not None:
             every = self.blocks(self.replicas.names(), MAX_BLOCKS)
             self.replicas.bound(every, binding.index, binding.blocks)
-        self._small = {}
+        self._small, self._sets = {}, {}
+        self._stream_now = binding.stream
+        self._sizes = [part.numel() * part.element_size() for part in binding.parts]
         for number, param in enumerate(binding.params):
             if id(param) not in self._hooked:
                 self._small.setdefault(binding.blocks[number], []).append(number)
@@ -266,6 +278,8 @@ class Attachment:
         hooked = len(small) < len(binding.params)
         swept = hooked and (self._few_small or self.optimizer().runs_ahead)
         handover.leave_to_step([] if swept else small)
+        left = set() if swept else set(small)
+        self._leaving = [[n for n in numbers if n not in left] for numbers in self._members]
         gates: Dict[str, Set[int]] = {}
         for number, block in enumerate(blocks):
             for module_name in block.modules:
@@ -398,7 +412,7 @@ class Attachment:
         self._passed.clear()
         self._ungated = bytearray(b"\1" * len(self._ungated))
         self.busy = self.waits = True
-        self._sweeping = None
+        self._block = -1
 
     def complete(self) -> None:
         """Called when all weights have arrived. Gates let everything pass."""
@@ -431,28 +445,41 @@ class Attachment:
         optimizer = self.optimizer()
         if not optimizer.is_bound():
             optimizer.bind()
-        number = optimizer.binding().index.get(id(param))
+        number = self._number_of.get(id(param))
         if number is None:
             return  # step() says what is wrong
-        block = optimizer.binding().blocks[number]
-        self.check_gated((number,))
-        if block != self._sweeping:
-            if self._sweeping is not None and (optimizer.runs_ahead or self._few_small):
-                self.sweep(self._sweeping)
-            self._sweeping = block
+        if self.waits:
+            self.check_gated((number,))
+        block, stream = self._blocks[number], self._stream_now()
         backward: int = torch._C._current_graph_task_id()
+        if block != self._block or stream != self._stream or backward != self._backward:
+            self._hand_over()
+            self._block, self._stream, self._bytes = block, stream, 0
         if backward != self._backward:
             self._backward = backward
             optimizer.before_backward()
             torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
-        optimizer.handover().take((number,), (grad,))
+        if self._set(block) is None:
+            optimizer.handover().take((number,), (grad,))
+            return
+        self._bytes += self._sizes[number]
+        if self._bytes >= TOGETHER_BYTES:
+            self._hand_over()
+            self._bytes = 0
+
+    def _hand_over(self) -> None:
+        """Hands over the gradients that wait."""
+        if self._block >= 0:
+            self.sweep(self._block, self._stream)
 
     def backward_over(self) -> None:
-        """Called when a backward ends. Hands over the small gradients that are left."""
-        self._backward, self._sweeping = -1, None
-        if self._few_small and not self._sweep_set(-1):
+        """Called when a backward ends. Hands over the gradients that are left."""
+        self._hand_over()
+        self._backward = self._block = -1
+        stream = self._stream_now()
+        if self._few_small and not self._sweep_set(-1, stream):
             for block in self._small:
-                self.sweep(block)
+                self.sweep(block, stream)
         self.optimizer().binding().engine.flush()
 
     def check_gated(self, numbers: Sequence[int]) -> None:
@@ -469,33 +496,37 @@ class Attachment:
                 "before such code (modules compiled outside the model, tensors kept from earlier)"
             )
 
-    def sweep(self, block: int) -> None:
-        """Hands over the small gradients of a block whose backward is over."""
-        if self._sweep_set(block):
+    def sweep(self, block: int, stream: int) -> None:
+        """Hands over the gradients of a block that are there, on the stream that they came on."""
+        if self._sweep_set(block, stream):
             return
         params = self.optimizer().binding().params
         numbers: List[int] = []
         grads: List[Tensor] = []
-        for number in self._small.get(block, ()):
+        for number in self._leaving[block]:
             grad = params[number].grad
             if grad is not None and handle_in(grad) is None:
                 numbers.append(number)
                 grads.append(grad)
         if numbers:
             self.check_gated(numbers)
-            self.optimizer().handover().take(numbers, grads)
+            with self.optimizer().binding().on(stream):
+                self.optimizer().handover().take(numbers, grads)
 
-    def _sweep_set(self, block: int) -> bool:
-        """sweep() of a block, or of all (-1), by one call; False if that is not possible now."""
-        if self.waits and 1 in self._ungated:
+    def _sweep_set(self, block: int, stream: int) -> bool:
+        """sweep() of a block, or of all small tensors (-1), by one call; False if that is not
+        possible now."""
+        found = self._set(block)
+        if found is None or (self.waits and any(map(self._ungated.__getitem__, found.numbers))):
             return False
+        return self.optimizer().handover().take_set(found, stream)
+
+    def _set(self, block: int) -> Optional[Direct]:
+        """The tensors of a block, or all small ones (-1), if one call can hand them over."""
         if block not in self._sets:
-            binding = self.optimizer().binding()
-            numbers = self._small.get(block, []) if block >= 0 else sum(self._small.values(), [])
-            plain = numbers and all(binding.contiguous[number] for number in numbers)
-            self._sets[block] = binding.direct_of(numbers) if plain else None
-        found = self._sets[block]
-        return found is not None and self.optimizer().handover().take_set(found)
+            numbers = self._leaving[block] if block >= 0 else sum(self._small.values(), [])
+            self._sets[block] = self.optimizer().handover().set_of(numbers)
+        return self._sets[block]
 
     # -- Marks for the timeline ---------------------------------------------------------------
 

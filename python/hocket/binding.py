@@ -8,8 +8,20 @@ move models, change their types and load checkpoints.
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import torch
 from torch import Tensor
@@ -205,6 +217,13 @@ class Binding:
         if raw is not None:
             return lambda: raw(number)
         return lambda: torch.cuda.current_stream(number).cuda_stream
+
+    def on(self, stream: int) -> ContextManager[Any]:
+        """Makes it the current stream."""
+        if stream == self.stream():
+            return contextlib.nullcontext()
+        own = torch.cuda.ExternalStream(stream, self.device) if stream else None
+        return torch.cuda.stream(own or torch.cuda.default_stream(self.device))
 
     def _tensors(self) -> "ctypes.Array[_abi.Tensor]":
         """The engine's table. A tensor's name there is its position in the param groups, the same

@@ -16,15 +16,12 @@ import ctypes
 import functools
 import pathlib
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from . import _abi
-
-if TYPE_CHECKING:
-    from .handle import GradientHandle
 
 # Function: the library that has it, and its name there. The first three have C++ names.
 FUNCTIONS = {
@@ -153,7 +150,7 @@ class Direct:
         params, numbers: the parameters, and the engine's number of each.
         held: after gradients(), 1 for each that has one.
         pairs: after gradients(), a hocket_gradient array of those that have one.
-        handle_of: each one's handle, or None.
+        handle_of: each one's handle, if know_handles() has been called.
         handles: the impl (``_cdata``) of each one's handle, or 0. It counts as no gradient.
         versions: version of each when update() was called.
     """
@@ -169,7 +166,7 @@ class Direct:
         self._lib = found.walk
         self._torch = ctypes.byref(found.table)
         self.params, self.numbers = list(params), array.array("q", numbers)
-        self.handle_of: List[Optional["GradientHandle"]] = [None] * n
+        self.handle_of: List[Tensor] = []
         self.held = bytearray(n)
         self.pairs = array.array("q", bytes(16 * n))
         self.versions = array.array("q", bytes(8 * n))
@@ -194,6 +191,12 @@ class Direct:
             ctypes.addressof(held),
         )
         self.update()
+
+    def know_handles(self, handles: List[Tensor]) -> None:
+        """Says which handles stand for gradients that have been handed over."""
+        self.handle_of = handles
+        for place, handle in enumerate(handles):
+            self.handles[place] = handle._cdata
 
     def unchanged(self) -> bool:
         """Whether no parameter has moved, or been written since update()."""

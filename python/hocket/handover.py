@@ -125,9 +125,17 @@ class HandOver:
             self._settled = True
         self.seconds += time.perf_counter() - began
 
-    def take_set(self, direct: Direct) -> bool:
-        """As take(), for the tensors of a set that have new gradients. False: Python must look at
-        each, because a gradient cannot be handed over as it is."""
+    def set_of(self, numbers: Sequence[int]) -> Optional[Direct]:
+        """A set for take_set(); None if one call cannot hand over these tensors' gradients."""
+        plain = numbers and all(map(self.binding.contiguous.__getitem__, numbers))
+        found = self.binding.direct_of(numbers) if plain else None
+        if found is not None:
+            found.know_handles(list(map(self.stand_in, numbers)))
+        return found
+
+    def take_set(self, direct: Direct, stream: int) -> bool:
+        """As take(), for the tensors of a set that have new gradients, which come on the stream.
+        False: Python must look at each, because a gradient cannot be handed over as it is."""
         began = time.perf_counter()
         with self._lock:
             found = direct.gradients()
@@ -137,23 +145,14 @@ class HandOver:
                 numbers = [direct.numbers[place] for place in places]
                 for number in filter(self.live.__getitem__, numbers):
                     self._forget(number)
-                self.binding.engine.gradient_list(direct.pairs, found, self.binding.stream())
+                self.binding.engine.gradient_list(direct.pairs, found, stream)
                 for place, number in zip(places, numbers):
                     self.live[number], self.zeroed[number] = 1, 0
-                    direct.params[place].grad = self._handle_of(direct, place)
+                    direct.params[place].grad = direct.handle_of[place]
                 self._norms = None
                 self._settled = True
         self.seconds += time.perf_counter() - began
         return found is not None
-
-    def _handle_of(self, direct: Direct, place: int) -> GradientHandle:
-        handle = direct.handle_of[place]
-        if handle is None:
-            handle = handle_in(self.stand_in(direct.numbers[place]))
-            assert handle is not None
-            direct.handle_of[place] = handle
-            direct.handles[place] = handle._cdata
-        return handle
 
     def accumulate(self, number: int, grad: Tensor) -> None:
         """Carries out ``p.grad += grad`` where p.grad is a handle."""

@@ -6,12 +6,13 @@ import weakref
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import hocket
 from hocket import _abi, attach, direct
 from hocket.gates import GatedParameters
-from reference import same_bits
+from models import batches, make, two_groups
+from reference import ReferenceAdamW, assert_same, same_bits
 from runs import Case, compare
 
 
@@ -135,3 +136,54 @@ def test_parameters_are_freed_with_the_optimizer():
     del model, opt
     gc.collect()
     assert parameter() is None
+
+
+@pytest.mark.parametrize("together", [1, 5000, 1 << 27])
+def test_gradients_of_a_block_leave_together(together, monkeypatch):
+    """By one call a block, or one for each `together` bytes, on the stream that they came on. Fewer
+    bytes wait, apart from tensors without a hook."""
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 512)
+    monkeypatch.setattr(attach, "TOGETHER_BYTES", together)
+    mine, other = make("llama"), make("llama")
+    opt = hocket.AdamW(two_groups(mine), cpu_threads=1, overlap="both")
+    expected = ReferenceAdamW(two_groups(other))
+    opt.attach(mine)
+    large = [p for p in mine.parameters() if p.numel() >= 512]
+    calls, waiting, stream = [], [], [7]
+
+    def passes():
+        for model in (mine, other):
+            model(batches(1)[0]).backward()
+        opt.step()
+        expected.step()
+        opt.zero_grad()
+        expected.zero_grad()
+
+    passes()
+    give = opt.binding().engine.gradient_list
+
+    def gradient_list(pairs, n, own):
+        calls.append((own, n))
+        give(pairs, n, own)
+
+    def arrived(param):
+        left = [p for p in large if p.grad is not None and type(p.grad) is Tensor]
+        waiting.append(sum(2 * p.numel() for p in left))
+        if param is mine.layers[1].up.weight:
+            stream[0] = 8
+
+    monkeypatch.setattr(opt.binding().engine, "gradient_list", gradient_list)
+    monkeypatch.setattr(opt._attachment, "_stream_now", lambda: stream[0])
+    for param in large:
+        param.register_post_accumulate_grad_hook(arrived)
+    passes()
+    blocks = {opt.binding().blocks[opt.binding().index[id(p)]] for p in large}
+    assert max(waiting) < together
+    assert sum(n for _, n in calls) == len(opt.binding().params)
+    assert calls[0][0] == 7 and calls[-1][0] == 8
+    assert [own for own, _ in calls] == sorted(own for own, _ in calls)
+    if together == 1:
+        assert len(calls) >= len(large)
+    else:
+        assert len(blocks) <= len(calls) <= len(blocks) + (2 if together == 1 << 27 else len(large))
+    assert_same(opt, mine, expected, other)
