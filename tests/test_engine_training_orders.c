@@ -19,11 +19,13 @@ enum {
   LATE_BYTES = 1 << 18,
   LONG_BYTES = 1 << 26,
   CALLERS = 3,
+  MOST_LIST = 12,
   MOST_BUFFERS = 4096
 };
 
 static hk_backend_ops late;
 static atomic_uint_fast64_t late_dice;
+static atomic_int gathers;
 static char late_source[LATE_BYTES], long_source[LONG_BYTES], long_target[LONG_BYTES];
 static struct {
   hk_stream *stream;
@@ -80,6 +82,7 @@ static hk_status late_zero(hk_stream *s, void *memory, hk_bytes n, hk_error *err
 }
 static hk_status late_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
   HK_TRY(delay(s, err));
+  if (kernel->kind == HK_KERNEL_GATHER) atomic_fetch_add(&gathers, 1);
   return hk_backend_host.launch(s, kernel, err);
 }
 static hk_status late_record(hk_stream *s, hk_event *e, hk_error *err) {
@@ -178,15 +181,34 @@ static void queue_forward(world *w) {
   }
 }
 
-/* Queues without a wait: a gradient is written on the stream, handed over, and its memory is
- * overwritten. */
+/* Gradients that one call is to hand over, and what then overwrites them. */
+static struct {
+  hk_gradient list[MOST_LIST];
+  void *memory[MOST_LIST], *used_again[MOST_LIST];
+  size_t bytes[MOST_LIST], n;
+  hk_stream *stream;
+} waiting;
+
+static void give(const world *w) {
+  hk_error err = {0};
+  must(hk_engine_gradients(w->engine, waiting.list, waiting.n, waiting.stream, &err), &err);
+  for (size_t i = 0; i < waiting.n; i++) {
+    must(late.copy(waiting.stream, waiting.memory[i], waiting.used_again[i],
+                   (hk_bytes)waiting.bytes[i], &err),
+         &err);
+  }
+  waiting.n = 0;
+}
+
+/* Queues without a wait: a gradient is written on the stream, handed over, alone or with the next
+ * ones, and its memory is overwritten. */
 static void queue_gradient(world *w, size_t i) {
   hk_error err = {0};
   tensor *t = &w->tensors[i];
   const hk_grad_type type = t->param.grad_type;
   const size_t bytes = (size_t)t->param.numel * hk_grad_size(type);
-  hk_stream *stream = callers[pick(&w->r, 0, CALLERS - 1)];
   char *made = buffer(bytes), *memory = buffer(bytes), *used_again = buffer(bytes);
+  if (waiting.n == 0) waiting.stream = callers[pick(&w->r, 0, CALLERS - 1)];
   memset(used_again, 0xee, bytes);
   for (int64_t k = 0; k < t->param.numel; k++) {
     narrow(type, (float)(uniform(&w->r) - 0.5) * 0.01f, made, k);
@@ -194,10 +216,13 @@ static void queue_gradient(world *w, size_t i) {
     narrow(type, t->given > 0 ? one + widen(type, t->grad, k) : one, t->grad, k);
   }
   t->given++;
-  must(late.copy(stream, memory, made, (hk_bytes)bytes, &err), &err);
-  const hk_gradient gradient = {(int64_t)i, memory};
-  must(hk_engine_gradients(w->engine, &gradient, 1, stream, &err), &err);
-  must(late.copy(stream, memory, used_again, (hk_bytes)bytes, &err), &err);
+  must(late.copy(waiting.stream, memory, made, (hk_bytes)bytes, &err), &err);
+  const size_t at = waiting.n++;
+  waiting.list[at] = (hk_gradient){(int64_t)i, memory};
+  waiting.memory[at] = memory;
+  waiting.used_again[at] = used_again;
+  waiting.bytes[at] = bytes;
+  if (waiting.n == MOST_LIST || pick(&w->r, 0, 3) == 0) give(w);
 }
 
 static void queue_step(world *w) {
@@ -231,6 +256,7 @@ static void iterate(world *w) {
       if (pick(&w->r, 0, 19) > 0) queue_gradient(w, i);
       if (pick(&w->r, 0, 9) == 0) queue_gradient(w, next(&w->r) % w->n);
     }
+    give(w);
     if (pick(&w->r, 0, 2) == 0) must(hk_engine_flush(w->engine, &err), &err);
   }
   if (pick(&w->r, 0, 9) == 0) {
@@ -309,10 +335,74 @@ static void handing_over_does_not_wait_for_the_stream(void **unused) {
   close_late(&w);
 }
 
+/* One block of bf16 tensors of n elements, in images of 4096. */
+static void open_block(world *w, int64_t n) {
+  hk_error err = {0};
+  hk_plan plan = {0};
+  make_late(5);
+  w->groups[0] = (hk_adamw){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+  for (size_t i = 0; i < w->n; i++) {
+    make_tensor(w, i, 0, n);
+    w->params[i].grad_type = w->params[i].weight_type = HK_GRAD_BF16;
+    for (int64_t k = 0; k < n; k++)
+      narrow(HK_GRAD_BF16, (float)uniform(&w->r), w->tensors[i].handed, k);
+  }
+  must(hk_default_plan(w->params, w->n, 1, &plan, &err), &err);
+  plan.overlap = HK_OVERLAP_FORWARD;
+  plan.piece_numel = 4096;
+  const hk_engine_options options = {.backend = &late, .no_pin_threads = true};
+  must(hk_engine_create(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err), &err);
+  hk_plan_free(&plan);
+}
+
+static void close_block(world *w) {
+  hk_error err = {0};
+  must(hk_engine_discard(w->engine, -1, &err), &err);
+  unmake(w);
+  forget_streams();
+}
+
+/* 16 images in 8 slots are gathered by launches of 4, half of the slots. */
+static void a_block_takes_few_launches(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w = {.r = {5}, .n = 16, .n_groups = 1, .blocks = 1};
+  hk_gradient list[16];
+  open_block(&w, 4096);
+  for (size_t i = 0; i < w.n; i++) list[i] = (hk_gradient){(int64_t)i, w.tensors[i].handed};
+  atomic_store(&gathers, 0);
+  must(hk_engine_gradients(w.engine, list, w.n, NULL, &err), &err);
+  assert_int_equal(atomic_load(&gathers), 4);
+  close_block(&w);
+}
+
+/* 12 images of two tensors, of which one comes in each call: 4 must leave before they are whole. */
+static void images_leave_with_what_they_have(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w = {.r = {6}, .n = 24, .n_groups = 1, .blocks = 1};
+  uint16_t got[2048];
+  open_block(&w, 2048);
+  for (size_t first = 0; first < 2; first++) {
+    hk_gradient list[12];
+    for (size_t i = 0; i < 12; i++) {
+      list[i] = (hk_gradient){(int64_t)(2 * i + first), w.tensors[2 * i + first].handed};
+    }
+    must(hk_engine_gradients(w.engine, list, 12, NULL, &err), &err);
+  }
+  for (size_t i = 0; i < w.n; i++) {
+    must(hk_engine_read_gradient(w.engine, i, got, &err), &err);
+    assert_memory_equal(got, w.tensors[i].handed, sizeof got);
+  }
+  close_block(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_order_has_the_same_bits),
       cmocka_unit_test(handing_over_does_not_wait_for_the_stream),
+      cmocka_unit_test(a_block_takes_few_launches),
+      cmocka_unit_test(images_leave_with_what_they_have),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,11 +97,7 @@ static hk_status count(hk_engine *e, int32_t block, hk_error *err) {
   int32_t first = 0, end = 0;
   if (t->blocks.counted[block]) return HK_OK;
   t->blocks.counted[block] = true;
-  for (size_t i = 0; i < t->n_streams; i++) {
-    if (!t->streams[i].dirty) continue;
-    HK_TRY(ops->record(t->streams[i].stream, t->streams[i].last, err));
-    HK_TRY(ops->wait(t->flush, t->streams[i].last, err));
-  }
+  for (size_t i = 0; i < t->n_streams; i++) HK_TRY(hk_handover_flush_behind(e, (int32_t)i, err));
   segments_of(e, block, &first, &end);
   const hk_bytes at = t->bins_at[first], bytes = t->bins_at[end] - at;
   if (bytes > 0) {

@@ -82,15 +82,20 @@ void hk_handover_close(hk_engine *e) {
 
 /* -- Handing over ------------------------------------------------------------------------------ */
 
-enum { EAGER_STEPS = 16 };
+/* MOST_WHOLE: images that one launch completes. Each launch costs the host, but copies of the
+ * images begin only behind it. */
+enum { EAGER_STEPS = 16, MOST_WHOLE = 4 };
 
-/* Segments to be gathered by one launch, and the bins to be zeroed before it: their squares are of
- * earlier sums, or of gradients that were discarded. */
+/* Segments to be gathered by one launch, the images that are whole by it and leave behind it, and
+ * the bins to be zeroed before it: their squares are of earlier sums, or of gradients that were
+ * discarded. */
 typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
   int64_t values;
-  hk_stream *stream;
+  int32_t whole[MOST_WHOLE];
+  int n_whole;
+  int32_t own;                   /* index of the caller's stream */
   hk_bytes zero_begin, zero_end; /* of the device's bins */
 } gather_batch;
 
@@ -98,7 +103,8 @@ static hk_status zero_now(hk_engine *e, gather_batch *b, hk_error *err) {
   const hk_bytes at = b->zero_begin, bytes = b->zero_end - at;
   if (bytes == 0) return HK_OK;
   b->zero_begin = b->zero_end = 0;
-  return e->backend->ops->zero(b->stream, (char *)e->device_bins + at, bytes, err);
+  hk_stream *stream = e->training->streams[b->own].stream;
+  return e->backend->ops->zero(stream, (char *)e->device_bins + at, bytes, err);
 }
 
 static hk_status zero_bins(hk_engine *e, gather_batch *b, int32_t segment, hk_error *err) {
@@ -115,14 +121,27 @@ static hk_status zero_bins(hk_engine *e, gather_batch *b, int32_t segment, hk_er
   return HK_OK;
 }
 
-static hk_status gather_now(hk_engine *e, gather_batch *b, hk_error *err) {
+static hk_status launch_batch(hk_engine *e, gather_batch *b, hk_error *err) {
+  hk_callers_stream *stream = &e->training->streams[b->own];
   if (b->n == 0) return HK_OK;
   HK_TRY(zero_now(e, b, err));
   const hk_kernel gather = {
       .kind = HK_KERNEL_GATHER, .n = b->values, .segments = b->segments, .n_segments = b->n};
   b->n = 0;
   b->values = 0;
-  return e->backend->ops->launch(b->stream, &gather, err);
+  stream->dirty = stream->unflushed = true;
+  return e->backend->ops->launch(stream->stream, &gather, err);
+}
+
+static hk_status gather_now(hk_engine *e, gather_batch *b, hk_error *err) {
+  const int n = b->n_whole;
+  HK_TRY(launch_batch(e, b, err));
+  b->n_whole = 0;
+  for (int i = 0; i < n; i++) {
+    const int32_t slot = e->training->images[b->whole[i]].slot;
+    HK_TRY(hk_handover_leave_slot(e, slot, HK_LEAVE_OPERATION, err));
+  }
+  return n > 0 ? hk_handover_prefetch(e, err) : HK_OK;
 }
 
 /* Whether the batch writes a segment there. */
@@ -138,8 +157,9 @@ static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err)
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   if (s->stream == own) return HK_OK;
-  if (s->stream >= 0) HK_TRY(ops->record(t->streams[s->stream].stream, s->written, err));
-  HK_TRY(ops->wait(t->streams[own].stream, s->stream >= 0 ? s->written : s->loaded, err));
+  hk_callers_stream *before = s->stream >= 0 ? &t->streams[s->stream] : NULL;
+  if (before != NULL) HK_TRY(ops->record(before->stream, before->last, err));
+  HK_TRY(ops->wait(t->streams[own].stream, before != NULL ? before->last : s->loaded, err));
   s->stream = own;
   return HK_OK;
 }
@@ -168,6 +188,13 @@ static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *
   return take_over(e, &t->slots[state->slot], own, err);
 }
 
+/* Whether images may have to leave their slots when another one enters. With several backwards the
+ * next visit may end others. */
+static bool must_make_room(const hk_engine *e) {
+  const struct hk_training *t = e->training;
+  return t->rounds > 1 || t->surprised || hk_handover_free_slot(e) < 0;
+}
+
 /* *to: where the segment's gradients are gathered. */
 static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk_param_segment *s,
                             char **to, hk_error *err) {
@@ -175,7 +202,7 @@ static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk
   *to = hk_engine_segment_grads(e, s);
   if (image->on_device) return HK_OK;
   hk_image_state *state = &e->training->images[s->image];
-  if (state->home < 0 && !state->visited) HK_TRY(gather_now(e, b, err));
+  if (state->home < 0 && !state->visited && must_make_room(e)) HK_TRY(gather_now(e, b, err));
   HK_TRY(enter_slot(e, s->image, own, err));
   HK_TRY(hk_handover_visit(e, s->image, err));
   *to = hk_handover_slot_memory(e, state->slot) + (s->at - image->at);
@@ -196,8 +223,9 @@ static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int3
   const hk_param *param = &e->params[s->param];
   const bool count = data == NULL || counts_next(t, s->param);
   char *to = NULL, *bins = (char *)e->device_bins + t->bins_at[number];
+  if (b->n == HK_SEGMENTS_MOST) HK_TRY(gather_now(e, b, err));
   HK_TRY(find_place(e, b, own, s, &to, err));
-  if (b->n == HK_SEGMENTS_MOST || has_segment(b, to)) HK_TRY(gather_now(e, b, err));
+  if (has_segment(b, to)) HK_TRY(launch_batch(e, b, err));
   if (count && t->bins_state[s->param] != HK_BINS_ZERO) HK_TRY(zero_bins(e, b, number, err));
   const int64_t first = s->offset - (e->param_end[s->param] - param->numel);
   const size_t at = (size_t)first * hk_grad_size(param->grad_type);
@@ -226,7 +254,9 @@ static void count_in_image(struct hk_training *t, hk_image_state *image, int32_t
   *whole = n == expected && --image->missing <= 0;
 }
 
-/* Counts a segment that has been gathered. If the image is complete by it, it leaves. */
+/* Counts a segment that has been gathered. If the image is complete by it, it leaves: with others,
+ * unless sums may be fetched into its slot. At most half of the slots are left at once, so that
+ * gradients can come in while others leave. */
 static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_segment *s,
                                hk_error *err) {
   struct hk_training *t = e->training;
@@ -235,14 +265,13 @@ static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_seg
   if (e->state.images[s->image].on_device) return HK_OK;
   count_in_image(t, image, t->given[s->param] + 1, t->expected[s->param], &whole, &level);
   if (whole && !t->surprised) {
-    HK_TRY(gather_now(e, b, err));
-    HK_TRY(hk_handover_leave_slot(e, image->slot, HK_LEAVE_OPERATION, err));
-  } else if (level && image->home < 0 && hk_handover_expects_more(t, image)) {
-    HK_TRY(gather_now(e, b, err));
-    HK_TRY(hk_handover_end_visit(e, s->image, err));
-  } else {
-    return HK_OK;
+    b->whole[b->n_whole++] = s->image;
+    const bool waits = t->rounds <= 1 && b->n_whole < hk_min(MOST_WHOLE, t->n_slots / 2);
+    return waits ? HK_OK : gather_now(e, b, err);
   }
+  if (!level || image->home >= 0 || !hk_handover_expects_more(t, image)) return HK_OK;
+  HK_TRY(gather_now(e, b, err));
+  HK_TRY(hk_handover_end_visit(e, s->image, err));
   return hk_handover_prefetch(e, err);
 }
 
@@ -260,8 +289,7 @@ static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error
 static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t own,
                         hk_error *err) {
   struct hk_training *t = e->training;
-  gather_batch batch = {.stream = t->streams[own].stream};
-  t->streams[own].dirty = true;
+  gather_batch batch = {.own = own};
   for (size_t i = 0; i < n; i++) {
     const int32_t param = (int32_t)list[i].param;
     if (hk_clip_blocks_counted(e, param)) {
@@ -270,7 +298,10 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
       HK_TRY(e->backend->ops->stream_sync(t->flush, err));
     }
     HK_TRY(follow_giver(e, param, own, err));
-    if (t->given[param] >= t->rounds) t->surprised = true;
+    if (t->given[param] >= t->rounds && !t->surprised) {
+      HK_TRY(gather_now(e, &batch, err));
+      t->surprised = true;
+    }
     for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
       HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
       HK_TRY(count_segment(e, &batch, &e->state.segments[s], err));
@@ -282,29 +313,28 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
     HK_TRY(hk_clip_blocks_given(e, param, err));
   }
   HK_TRY(gather_now(e, &batch, err));
-  return hk_training_is_host(e) ? e->backend->ops->stream_sync(batch.stream, err) : HK_OK;
+  return hk_training_is_host(e) ? e->backend->ops->stream_sync(t->streams[own].stream, err) : HK_OK;
 }
 
 hk_status hk_handover_count(hk_engine *e, int64_t only, hk_error *err) {
   struct hk_training *t = e->training;
   const int32_t first = only < 0 ? 0 : (int32_t)only;
   const int32_t end = only < 0 ? (int32_t)e->n_params : first + 1;
-  gather_batch batch = {0};
+  gather_batch batch = {.own = -1};
   for (int32_t p = end; p-- > first;) { /* as backward visits them */
     if (t->given[p] == 0 || t->bins_state[p] == HK_BINS_COUNTED) continue;
-    hk_callers_stream *stream = &t->streams[t->giver[p]];
-    if (batch.stream != stream->stream) HK_TRY(gather_now(e, &batch, err));
-    batch.stream = stream->stream;
-    stream->dirty = true;
+    if (batch.own != t->giver[p] && batch.own >= 0) HK_TRY(gather_now(e, &batch, err));
+    batch.own = t->giver[p];
     for (int32_t s = t->segments[p]; s < t->segments[p + 1]; s++) {
       HK_TRY(gather_segment(e, &batch, t->giver[p], s, NULL, err));
     }
     t->bins_state[p] = HK_BINS_COUNTED;
     t->eager = EAGER_STEPS;
   }
+  if (batch.own < 0) return HK_OK;
   HK_TRY(gather_now(e, &batch, err));
-  const bool waits = batch.stream != NULL && hk_training_is_host(e);
-  return waits ? e->backend->ops->stream_sync(batch.stream, err) : HK_OK;
+  hk_stream *stream = t->streams[batch.own].stream;
+  return hk_training_is_host(e) ? e->backend->ops->stream_sync(stream, err) : HK_OK;
 }
 
 static hk_status check_list(const hk_engine *e, const hk_gradient *list, size_t n, hk_error *err) {

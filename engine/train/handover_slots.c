@@ -62,7 +62,6 @@ hk_status hk_handover_open_slots(hk_engine *e, hk_error *err) {
   for (int32_t i = 0; i < n; i++) {
     if (i < t->n_slots) t->slots[i].at = e->device.early + i * t->slot_bytes;
     t->slots[i].image = -1;
-    HK_TRY(ops->event_open(e->backend, false, &t->slots[i].written, err));
     HK_TRY(ops->event_open(e->backend, false, &t->slots[i].loaded, err));
     HK_TRY(ops->event_open(e->backend, false, &t->slots[i].left, err));
   }
@@ -73,7 +72,6 @@ void hk_handover_close_slots(hk_engine *e) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend != NULL ? e->backend->ops : NULL;
   for (int32_t i = 0; ops != NULL && t->slots != NULL && i < t->n_slots + t->n_homes; i++) {
-    if (t->slots[i].written != NULL) ops->event_close(t->slots[i].written);
     if (t->slots[i].loaded != NULL) ops->event_close(t->slots[i].loaded);
     if (t->slots[i].left != NULL) ops->event_close(t->slots[i].left);
   }
@@ -132,8 +130,8 @@ hk_status hk_handover_leave_slot(hk_engine *e, int32_t slot, hk_leave how, hk_er
   const hk_backend_ops *ops = e->backend->ops;
   hk_slot *s = &t->slots[slot];
   hk_image_state *image = &t->images[s->image];
-  if (s->stream >= 0) HK_TRY(ops->record(t->streams[s->stream].stream, s->written, err));
-  HK_TRY(ops->wait(t->flush, s->stream >= 0 ? s->written : s->loaded, err));
+  HK_TRY(s->stream >= 0 ? hk_handover_flush_behind(e, s->stream, err)
+                        : ops->wait(t->flush, s->loaded, err));
   if (how != HK_LEAVE_FORGOTTEN) {
     const bool waits = hk_clip_blocks_wait(e, s->image);
     HK_TRY(send_image(e, s->image, how == HK_LEAVE_OPERATION && !waits, err));

@@ -38,3 +38,12 @@ hk_status hk_handover_await_streams(hk_engine *e, hk_error *err) {
   }
   return HK_OK;
 }
+
+hk_status hk_handover_flush_behind(hk_engine *e, int32_t own, hk_error *err) {
+  hk_callers_stream *s = &e->training->streams[own];
+  if (!s->unflushed) return HK_OK;
+  HK_TRY(e->backend->ops->record(s->stream, s->last, err));
+  HK_TRY(e->backend->ops->wait(e->training->flush, s->last, err));
+  s->unflushed = false;
+  return HK_OK;
+}

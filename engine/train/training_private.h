@@ -19,19 +19,19 @@ typedef struct {
   hk_stream *stream;
   hk_event *last; /* recorded on it whenever another stream is to wait for it */
   bool dirty;     /* gradients were gathered on it that the engine's stream has not waited for */
+  bool unflushed; /* likewise the flush stream */
 } hk_callers_stream;
 
 /* Device memory for one image (handover_slots.c), from when it is fetched or brings its first
  * gradient until it has been copied to the host. */
 typedef struct {
-  hk_bytes at;       /* offset from e->early */
-  int32_t image;     /* -1: none; its last image may still be being copied to the host */
-  int32_t stream;    /* index of the caller's stream that wrote the image last; -1: none has, and
-                        the host's copy is the same */
-  hk_event *written; /* on that stream, behind the gather kernels */
-  hk_event *loaded;  /* on the fetch stream, behind a copy from the host */
-  hk_event *left;    /* on the flush stream, behind the last use by an image */
-  uint64_t left_at;  /* value of hk_training.departures then; 0: not used before */
+  hk_bytes at;      /* offset from e->early */
+  int32_t image;    /* -1: none; its last image may still be being copied to the host */
+  int32_t stream;   /* index of the caller's stream that wrote the image last; -1: none has, and
+                       the host's copy is the same */
+  hk_event *loaded; /* on the fetch stream, behind a copy from the host */
+  hk_event *left;   /* on the flush stream, behind the last use by an image */
+  uint64_t left_at; /* value of hk_training.departures then; 0: not used before */
 } hk_slot;
 
 /* A visit of an image begins with a gradient of one of its tensors, and ends when all have brought
@@ -178,6 +178,8 @@ struct hk_training {
 hk_status hk_handover_stream(hk_engine *e, void *native, hk_callers_stream **out, hk_error *err);
 /* Makes the engine's stream wait for what has been gathered on the caller's streams. */
 hk_status hk_handover_await_streams(hk_engine *e, hk_error *err);
+/* Makes the flush stream wait for what has been gathered on a stream of the caller's. */
+hk_status hk_handover_flush_behind(hk_engine *e, int32_t own, hk_error *err);
 
 /* -- handover_squares.c ------------------------------------------------------------------------ */
 
