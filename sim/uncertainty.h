@@ -50,9 +50,9 @@ typedef struct {
 
 /* The quantity framework.launch_beside_update that counts for a plan: the machine's, or what the
  * model states for the plan's threads, with the error HK_LAUNCH_ERROR. That is the root mean square
- * of ln(share in training / share that hocket.profile measured), 0.36 in seven rows of three nodes
+ * of ln(share in training / share that hocket.profile measured), 0.26 in six rows of three nodes
  * (bench/results/training/threads.md). */
-#define HK_LAUNCH_ERROR 0.35
+#define HK_LAUNCH_ERROR 0.25
 hk_quantity hk_launches_of(const hk_machine *machine, const hk_plan *plan);
 
 /* Makes rows for the first of `n` >= 1 forecasts, which are in the order of their iteration times:

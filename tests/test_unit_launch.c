@@ -258,7 +258,7 @@ static void fewer_threads_lose_where_the_update_limits(void **state) {
 }
 
 /* The share that the model states is known to HK_LAUNCH_ERROR, and here nothing else matters. The
- * share of 0.5 is 0.35 or 0.71 one error lower or higher; what --set gives is exact. */
+ * share of 0.5 is 0.39 or 0.64 one error lower or higher; what --set gives is exact. */
 static void a_stated_fraction_has_an_error(void **state) {
   (void)state;
   hk_error err = {0};
