@@ -426,9 +426,11 @@ def check(options: argparse.Namespace) -> int:
             failed += not well
             if not well and "" in answers:
                 break
+        # All at once: with NCCL a rank that ends waits for the others to end, too.
         for rank in ranks:
             assert rank.stdin is not None
             rank.stdin.close()
+        for rank in ranks:
             try:
                 rank.wait(timeout=30)
             except subprocess.TimeoutExpired:
