@@ -142,9 +142,9 @@ static void check_training(const hk_plan *plan, const tally *t) {
   const int64_t *forward = t->work[HK_PHASE_FORWARD], *backward = t->work[HK_PHASE_BACKWARD];
   const int64_t micros = job->grad_accum, dp = hk_job_dp(job), tp = job->tp;
   assert_int_equal(forward[HK_OP_LAUNCH], micros * BLOCKS);
-  /* DeepSpeed's host thread issues a checkpointed layer twice in backward. */
+  /* The host thread issues a checkpointed layer twice in backward. */
   const bool deepspeed = plan->runtime == HK_RUNTIME_DEEPSPEED;
-  const int64_t again = deepspeed && job->checkpoint_activations ? LAYERS : 0;
+  const int64_t again = job->checkpoint_activations ? LAYERS : 0;
   assert_int_equal(backward[HK_OP_LAUNCH], micros * (BLOCKS + again));
   assert_int_equal(backward[HK_OP_GRAD_BUCKET], deepspeed ? micros * weights_of(job) : 0);
   /* Before every forward and backward, and before the update. */

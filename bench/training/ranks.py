@@ -5,7 +5,7 @@ prints a table of milliseconds an iteration and of losses.
 
     ranks.py [--gpus N] [--size 3g] [--rows ROW,...] [--micro-batch 4] [--iterations 8]
              [--clip natural|never|always] [--budget 460] [--out FILE] [--device cuda]
-             [--machine NAME] [--record FOLDER]
+             [--machine NAME [--profile]] [--record FOLDER]
     ranks.py --check [CASE,...] [--gpus N] [--device cuda]
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
@@ -16,7 +16,8 @@ bf16. Rows of hocket have bf16 parameters, the others fp32 ones that FSDP2 gathe
 of their gradients are the same, losses differ by how weights are rounded.
 
 --clip scales the loss, so that the limit of 1.0 never acts or always does; ROW@always, for one row.
---machine prints before the rows what the planner predicts on this machine.
+--machine prints before the rows what the planner predicts on this machine, by the model's shape;
+with --profile also by what hocket.profile measures of the whole model on one GPU, before sharding.
 
 --record runs RECORDED more iterations of each row under torch's profiler and prints phases and kinds
 of kernels of each rank, beside the prediction (rank_kinds.py). Rows of hocket then run as many once
@@ -60,6 +61,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--check", nargs="?", const="", metavar="CASE,...")
     parser.add_argument("--machine", help="of the planner's predictions")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--record", metavar="FOLDER")
     return parser.parse_args()
 
@@ -273,17 +275,21 @@ def table(rows: List[Dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def predict(options: argparse.Namespace) -> Dict[str, Dict[str, float]]:
-    """Prints what `hocket plan` says of these rows; it knows FSDP2, and the mean of steps. Returns
-    what rank_kinds.table compares, by row."""
+def predict(options: argparse.Namespace, profile: bool) -> Dict[str, Dict[str, float]]:
+    """Prints what `hocket plan` says of these rows; it knows FSDP2, and the mean of steps. profile:
+    with the model as measured. Returns what rank_kinds.table compares, by row."""
     import scaling
     import workload
 
     of = workload.shape(options.size, options.layers)
     compared: Dict[str, Dict[str, float]] = {}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(workload.config(of), file)
-        file.flush()
+        if profile:
+            subprocess.run([sys.executable, "-u", __file__, *sys.argv[1:]], check=True,
+                           env={**os.environ, "HOCKET_RANKS_MODEL": file.name})
+        else:
+            json.dump(workload.config(of), file)
+            file.flush()
         job = argparse.Namespace(model=file.name, machine=options.machine,
                                  micro_batch=options.micro_batch, node_gpus=options.gpus)
         for row in dict.fromkeys(row.partition("@")[0] for row in options.rows.split(",")):
@@ -300,6 +306,27 @@ def predict(options: argparse.Namespace) -> Dict[str, Dict[str, float]]:
     return compared
 
 
+def profile_main(options: argparse.Namespace) -> None:
+    """Measures the whole model on the first GPU, and writes its document."""
+    import torch
+
+    import hocket
+    import workload
+
+    device = torch.device(options.device, 0 if options.device == "cuda" else None)
+    of = workload.shape(options.size, options.layers)
+    model = workload.build(of, device)
+    tokens = workload.batches(of, options.micro_batch, device)[0]
+    found = hocket.profile(model, {"input_ids": tokens, "labels": tokens,
+                                    "use_cache": False}, steps=4)
+    pathlib.Path(os.environ["HOCKET_RANKS_MODEL"]).write_text(json.dumps(found))
+    launches = [sum(block.get(f"{name}_launch_ms", 0) for block in found["blocks"])
+                for name in ("forward", "backward")]
+    gpu = [sum(block[f"{name}_ms"] for block in found["blocks"]) for name in ("forward", "backward")]
+    print("one GPU, ms: forward {:.1f}, backward {:.1f}; launches {:.1f}, {:.1f}".format(
+        *gpu, *launches), flush=True)
+
+
 def to_compare(found: Dict[str, Any]) -> Dict[str, float]:
     """Predicted figures by the names of rank_kinds.table."""
     lanes = {name: lane["busy_ms"] for name, lane in found["lanes"].items()}
@@ -311,7 +338,9 @@ def to_compare(found: Dict[str, Any]) -> Dict[str, float]:
 
 
 def start_ranks(options: argparse.Namespace) -> int:
-    predicted = predict(options) if options.machine else {}
+    predicted = predict(options, False) if options.machine else {}
+    if options.machine and options.profile:
+        predicted = predict(options, True)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -441,6 +470,10 @@ def check(options: argparse.Namespace) -> int:
 
 def main() -> int:
     options = arguments()
+    if "HOCKET_RANKS_MODEL" in os.environ:
+        sys.path.insert(0, str(HERE))
+        profile_main(options)
+        return 0
     if "HOCKET_RANKS_OUT" in os.environ:
         rank_main(options)
         return 0

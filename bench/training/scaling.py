@@ -48,9 +48,9 @@ def cells(schedule: Optional[Dict[str, Any]]) -> List[str]:
     if schedule is None:
         return ["does not fit", ""]
     errors = schedule["uncertainty"]
-    low, high = errors["iteration_low_ms"], errors["iteration_high_ms"]
-    return [f"{schedule['iteration_ms']:.0f} ({low:.0f} to {high:.0f})",
-            f"{schedule['tokens_per_s'] / 1e3:.1f}"]
+    interval = "" if errors is None else (
+        f" ({errors['iteration_low_ms']:.0f} to {errors['iteration_high_ms']:.0f})")
+    return [f"{schedule['iteration_ms']:.0f}{interval}", f"{schedule['tokens_per_s'] / 1e3:.1f}"]
 
 
 def main() -> None:
