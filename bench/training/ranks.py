@@ -340,7 +340,10 @@ def to_compare(found: Dict[str, Any]) -> Dict[str, float]:
 def start_ranks(options: argparse.Namespace) -> int:
     predicted = predict(options, False) if options.machine else {}
     if options.machine and options.profile:
-        predicted = predict(options, True)
+        try:
+            predicted = predict(options, True)
+        except subprocess.CalledProcessError as error:
+            print(f"the model was not measured: {error}")
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
