@@ -163,14 +163,16 @@ class Backward:
         found: Dict[str, Any] = {"row": name, "host_ms": statistics.median(host),
                                  "idle_ms": statistics.median(idle)}
         if optimizer is not None:
-            spent: Dict[str, List[float]] = {name: [0, 0.0] for _, name in TIMED}
-            with clocks(spent):
-                self.iterate(n, optimizer)
-            hooks = len(optimizer._attachment._hooked)
-            own = spent["__call__"][1] + spent["backward_over"][1]
-            inside = spent["gradient_list"][1] + spent["flush"][1]
-            found.update(hooks=hooks, calls=spent["gradient_list"][0] / n,
-                         hooks_us=own / n / hooks * 1e6, library_us=inside / n / hooks * 1e6)
+            hooks, own, inside = len(optimizer._attachment._hooked), [], []
+            for _ in range(n):
+                spent: Dict[str, List[float]] = {name: [0, 0.0] for _, name in TIMED}
+                with clocks(spent):
+                    self.iterate(1, optimizer)
+                own.append(spent["__call__"][1] + spent["backward_over"][1])
+                inside.append(spent["gradient_list"][1] + spent["flush"][1])
+            found.update(hooks=hooks, calls=spent["gradient_list"][0],
+                         hooks_us=statistics.median(own) / hooks * 1e6,
+                         library_us=statistics.median(inside) / hooks * 1e6)
         return found
 
 
