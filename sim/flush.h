@@ -13,5 +13,8 @@
  * backward never waits. */
 hk_status hk_flush_fit(hk_forecast *forecast, bool may_wait, const hk_machine *machine,
                        hk_error *err);
+/* The same with the first plan found that fits: for whoever asks only whether one does. */
+hk_status hk_flush_fit_any(hk_forecast *forecast, bool may_wait, const hk_machine *machine,
+                           hk_error *err);
 
 #endif

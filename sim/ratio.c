@@ -57,19 +57,23 @@ static hk_status holds(const problem *p, const family *f, double ratio, bool *ye
  * missing. */
 typedef struct {
   bool fits, lacks_host;
+  bool limited; /* it fits with another flush only */
   hk_bytes gpu_short;
 } trial;
 
-/* Simulates the plan at a step. `f` is the forecast if it fits, else zeroed. */
-static hk_status try_step(const problem *p, const family *f, int step, hk_forecast *forecast,
-                          trial *t, hk_error *err) {
+/* Simulates the plan at a step; `any`: with the first flush that fits, not the best. *forecast is
+ * zeroed if the plan does not fit. */
+static hk_status try_step(const problem *p, const family *f, int step, bool any,
+                          hk_forecast *forecast, trial *t, hk_error *err) {
   hk_plan plan;
   HK_TRY(plan_at(p, f, step / (double)f->steps, &plan, err));
   hk_status status = hk_forecast_make(&plan, p->machine, NULL, forecast, err);
   hk_plan_free(&plan);
   HK_TRY(status);
   t->gpu_short = forecast->result.memory.peak - forecast->result.memory.capacity;
-  status = hk_flush_fit(forecast, p->settings->flush == NULL, p->machine, err);
+  t->limited = !forecast->feasible;
+  status = (any ? hk_flush_fit_any : hk_flush_fit)(forecast, p->settings->flush == NULL, p->machine,
+                                                   err);
   t->lacks_host = forecast->host_short > 0;
   t->fits = status == HK_OK && forecast->feasible &&
             hk_plan_keeps_within(&forecast->plan, p->settings->gpu_state);
@@ -84,9 +88,10 @@ static void keep(family *f, int step, hk_forecast *forecast) {
 }
 
 /* As try_step; what fits replaces f->kept. */
-static hk_status try_and_keep(const problem *p, family *f, int step, trial *t, hk_error *err) {
+static hk_status try_and_keep(const problem *p, family *f, int step, bool any, trial *t,
+                              hk_error *err) {
   hk_forecast forecast;
-  HK_TRY(try_step(p, f, step, &forecast, t, err));
+  HK_TRY(try_step(p, f, step, any, &forecast, t, err));
   if (t->fits) keep(f, step, &forecast);
   return HK_OK;
 }
@@ -134,21 +139,23 @@ static hk_status fill(const problem *p, family *f, hk_error *err) {
   HK_TRY(most_on_host(p, f, &most, err));
   /* What an iteration takes beside that may need a few subgroups less. */
   for (int down = 1; most >= 0 && t.lacks_host && !t.fits; down *= 2) {
-    HK_TRY(try_and_keep(p, f, most, &t, err));
+    HK_TRY(try_and_keep(p, f, most, true, &t, err));
     if (t.lacks_host) most -= down;
   }
   if (!t.fits) return HK_OK;
   int last = most;
+  bool limited = t.limited;
   for (int i = 1; most - least > 1; i++) {
     int middle = least + (most - least) / 2;
     if (i % 3 != 0) {
       const double guess = last - floor(steps_for(f, -t.gpu_short));
       middle = (int)fmin(fmax(guess, least + 1), most - 1);
     }
-    HK_TRY(try_and_keep(p, f, middle, &t, err));
+    HK_TRY(try_and_keep(p, f, middle, true, &t, err));
+    if (t.fits) limited = t.limited;
     *(t.fits ? &most : &least) = last = middle;
   }
-  return HK_OK;
+  return limited ? try_and_keep(p, f, most, false, &t, err) : HK_OK;
 }
 
 /* -- Around the smallest ratio that fits ---------------------------------------------------- */
@@ -175,7 +182,7 @@ static hk_status climb(const problem *p, family *f, hk_error *err) {
     const int step = step_of(f, from, away[i]);
     hk_forecast forecast;
     if (step > f->steps || step == f->step) break;
-    HK_TRY(try_step(p, f, step, &forecast, &t, err));
+    HK_TRY(try_step(p, f, step, false, &forecast, &t, err));
     if (!t.fits) continue;
     if (forecast.iteration_ns < f->kept.iteration_ns)
       keep(f, step, &forecast);

@@ -13,10 +13,10 @@ static const hk_job JOB = {.gpus = 1,
                            .seq = 64,
                            .checkpoint_activations = true};
 
-static hk_plan plan_of(const hk_machine *machine, const hk_policy *policy) {
+static hk_plan plan_of(const hk_machine *machine, const hk_policy *policy, int layers) {
   hk_error err = {0};
   hk_plan plan;
-  hk_model model = tiny_model(3);
+  hk_model model = tiny_model(layers);
   const hk_plan_settings settings = {.subgroup_numel = 10000, .piece_numel = 2000};
   const hk_candidate candidate = {policy, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
   must(hk_candidate_plan(&candidate, &model, machine, &JOB, &settings, &plan, &err), &err);
@@ -42,7 +42,7 @@ static void backward_waits_for_flushes(void **state) {
   hk_machine machine = schoolbook_machine();
   machine.d2h.value = machine.duplex.value = machine.h2d.value = 1e6;
   machine.mapped.value = machine.fabric_d2h.value = 1e6;
-  hk_plan plan = plan_of(&machine, &hk_policy_zero_offload);
+  hk_plan plan = plan_of(&machine, &hk_policy_zero_offload, 3);
   hk_forecast free = forecast_of(&plan, &machine);
   hk_ns last = INT64_MAX;
   hk_bytes peak = 0;
@@ -65,26 +65,37 @@ static void backward_waits_for_flushes(void **state) {
   hk_plan_free(&plan);
 }
 
-/* GPU memory holds gradients of two waiting blocks: hk_flush_fit finds the limit 2. */
+/* GPU memory holds gradients of so many waiting blocks of 42: hk_flush_fit finds the limit.
+ * hk_flush_fit_any finds some limit. With a byte less than one block needs neither finds one. */
 static void as_many_wait_as_fit(void **state) {
   (void)state;
+  static const int wanted[] = {1, 2, 3, 20, 37};
   hk_error err = {0};
   hk_machine machine = schoolbook_machine();
   machine.d2h.value = machine.duplex.value = machine.h2d.value = 1e6;
   machine.mapped.value = machine.fabric_d2h.value = 1e6;
-  hk_plan plan = plan_of(&machine, &hk_policy_zero_offload);
-  plan.flush_blocks = 2;
-  hk_forecast two = forecast_of(&plan, &machine);
-  plan.flush_blocks = 0;
-  machine.gpu_memory.value = (double)two.result.memory.peak + machine.gpu_reserved.value;
-  hk_forecast f = forecast_of(&plan, &machine);
-  assert_false(f.feasible);
-  must(hk_flush_fit(&f, true, &machine, &err), &err);
-  assert_true(f.feasible);
-  assert_int_equal(f.plan.flush, HK_FLUSH_ASYNC);
-  assert_int_equal(f.plan.flush_blocks, 2);
-  hk_forecast_free(&two);
-  hk_forecast_free(&f);
+  hk_plan plan = plan_of(&machine, &hk_policy_zero_offload, 40);
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (int lacking = 0; lacking <= (wanted[i] == 1); lacking++) {
+      plan.flush_blocks = wanted[i];
+      machine.gpu_memory.value = 1e12;
+      hk_forecast waits = forecast_of(&plan, &machine);
+      plan.flush_blocks = 0;
+      machine.gpu_memory.value =
+          (double)waits.result.memory.peak + machine.gpu_reserved.value - lacking;
+      hk_forecast best = forecast_of(&plan, &machine), any = forecast_of(&plan, &machine);
+      assert_false(best.feasible);
+      must(hk_flush_fit(&best, true, &machine, &err), &err);
+      must(hk_flush_fit_any(&any, true, &machine, &err), &err);
+      assert_int_equal(any.feasible, best.feasible);
+      assert_int_equal(best.feasible, !lacking);
+      assert_int_equal(best.plan.flush, HK_FLUSH_ASYNC);
+      assert_int_equal(best.plan.flush_blocks, lacking ? 0 : wanted[i]);
+      hk_forecast_free(&waits);
+      hk_forecast_free(&best);
+      hk_forecast_free(&any);
+    }
+  }
   hk_plan_free(&plan);
 }
 
