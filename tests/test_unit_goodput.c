@@ -44,10 +44,10 @@ static void formats(void **state) {
 /* No other interval loses less. */
 static void interval_is_best(void **state) {
   (void)state;
-  for (double hours = 10; hours < 1e6; hours *= 3) {
+  for (int hours = 10; hours < 1000000; hours *= 3) {
     const hk_goodput g = of(HK_OPTIMIZER_FP32, hours * HOUR, 60);
-    for (double factor = 0.5; factor < 2; factor += 0.1) {
-      const double tau = factor * g.interval_s;
+    for (int tenths = 5; tenths < 20; tenths++) {
+      const double tau = tenths / 10.0 * g.interval_s;
       assert_true(g.write_s / tau + (tau / 2 + g.restart_s) / g.mtbf_s >= g.lost * (1 - 1e-12));
     }
   }
