@@ -12,13 +12,14 @@ refused=("${quick[@]}" --quiet) # without a note if something else calibrates on
 limit=10 # seconds; refusals come at once
 
 # calibrate ARGUMENTS...: precise or not. If the budget was too short for one sample of each probe,
-# as on a busy machine, it goes on with a minute more, as the message says.
+# as on a busy machine, it goes on with a minute more, as the message says. The time limits end a
+# command that hangs; on a busy machine a budget of a minute took more than two.
 calibrate() {
   local status=0
-  timeout 60 "$hocket" calibrate "$@" >out 2>err || status=$?
+  timeout 250 "$hocket" calibrate "$@" >out 2>err || status=$?
   if too_short; then
     status=0
-    timeout 120 "$hocket" calibrate "$@" --resume --budget 60 >out 2>err || status=$?
+    timeout 250 "$hocket" calibrate "$@" --resume --budget 60 >out 2>err || status=$?
   fi
   ((status <= 1)) || fail "calibrate $*: exit $status: $(cat err)"
   if ((status == 1)); then
