@@ -4,10 +4,11 @@
 
 Usage: hand_over.py [--tensors 20000] [--iterations 8] [--device cuda|cpu]
        hand_over.py --size 3g [--micro-batch 1] [--overlaps none,both] [--against FOLDER] ...
+                    [--sharded]
 
 With --size: what backward of that shape (workload.py) takes the host, alone and attached, and what
 of it are the hooks; with --against in turns with the package in a folder of `pack`, or of
-`pack -n`. Medians over iterations:
+`pack -n`; with --sharded of a model that FSDP2 shards, over one rank. Medians over iterations:
 
   backward   from the call until it returns, the device being idle before; "to idle": until the
              device is idle again
@@ -126,6 +127,18 @@ def clocks(spent: Dict[str, List[float]]) -> Iterator[None]:
             setattr(owner, name, method)
 
 
+def shard(model: Any, device: torch.device) -> None:
+    """One rank reduces with nobody; the hooks are the same."""
+    from torch import distributed
+    from torch.distributed.fsdp import fully_shard
+
+    kind = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(kind, store=distributed.HashStore(), rank=0, world_size=1)
+    mesh = distributed.init_device_mesh(device.type, (1,))
+    for module in (*model.model.layers, model):
+        fully_shard(module, mesh=mesh)
+
+
 class Backward:
     """A model whose backward is timed."""
 
@@ -134,6 +147,8 @@ class Backward:
         shape = workload.shape(given.size, given.layers)
         self.model = workload.build(shape, self.device)
         self.batches = workload.batches(shape, given.micro_batch, self.device)
+        if given.sharded:
+            shard(self.model, self.device)
         if given.size == "toy":
             attach.HOOK_NUMEL = 1024
 
@@ -230,6 +245,7 @@ def main() -> None:
     parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--overlaps", default="none,both")
     parser.add_argument("--against", action="append", default=[], help="a folder of pack")
+    parser.add_argument("--sharded", action="store_true")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

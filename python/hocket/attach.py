@@ -24,7 +24,6 @@ from typing import (
     Any,
     Callable,
     Dict,
-    Iterator,
     List,
     Optional,
     Sequence,
@@ -40,7 +39,7 @@ from .blocks import MAX_BLOCKS, Block, find_blocks
 from .describe import Call, Costs, measure, on_fakes
 from .direct import Direct
 from .errors import HocketUsageError
-from .gates import Arrival, CompiledCall, GatedParameters, Hook
+from .gates import Arrival, CompiledCall, GatedParameters, Hook, differentiable
 from .handle import handle_in
 from .replicas import Replicas
 from .sharded import Shards, check_model, is_known, is_sharded, named_parameters
@@ -94,19 +93,21 @@ class Attachment:
         self.names = {id(param): name for name, param in model.named_parameters()}
         self.busy, self.waits = True, False
         self._trace: Optional[Dict[int, int]] = {}
-        self._hooked: Set[int] = set()
+        self._hooked: Dict[int, Any] = {}  # id of a parameter: its hook
         self._handles: List[Any] = []
         self._passed: Dict[int, bytearray] = {}
         self._number_of: Dict[int, int] = {}
         self._blocks: List[int] = []
         self._members: List[List[int]] = []
         self._expected: Dict[str, int] = {}
-        # The block whose gradients wait for the others (-1: none), the stream that they come on, and
-        # how many bytes they have. What is in p.grad counts, so that an interrupt loses nothing.
-        self._block, self._stream, self._bytes = -1, 0, 0
+        # The block whose gradients wait for the others (-1: none), the stream that they come on, how
+        # many bytes they have, and after how many more the block is over (0, -1 ...: when another
+        # block's come). What is in p.grad counts, so that an interrupt loses nothing.
+        self._block, self._stream, self._bytes, self._more = -1, 0, 0, 0
         self._stream_now: Callable[[], int] = lambda: 0
         self._leaving: List[List[int]] = []
         self._sizes: List[int] = []
+        self._types: List[torch.dtype] = []
         self._backward = -1
         self._small: Dict[int, List[int]] = {}
         self._sets: Dict[int, Optional[Direct]] = {}
@@ -175,7 +176,7 @@ class Attachment:
         """Removes the hooks. The gates stay in the model and let everything pass."""
         if self.shards is not None:
             self.shards.detach()
-        for handle in self._handles:
+        for handle in (*self._handles, *self._hooked.values()):
             handle.remove()
         self._tracer.remove()
         self.busy = self.waits = False
@@ -190,6 +191,8 @@ class Attachment:
         if self.shards is None and is_sharded(self.model):
             self.shards = Shards(self)
             self.names = {id(p): name for name, p in named_parameters(self.model).items()}
+            for handle in self._hooked.values():
+                handle.remove()
             self._hooked.clear()
 
     def hook_gradients(self, params: List[Tensor]) -> None:
@@ -204,8 +207,7 @@ class Attachment:
                 or id(param) not in self.names
             ):
                 continue
-            self._handles.append(param.register_post_accumulate_grad_hook(Arrival(self)))
-            self._hooked.add(id(param))
+            self._hooked[id(param)] = param.register_post_accumulate_grad_hook(Arrival(self))
 
     def begin_trace(self, args: Any, kwargs: Any) -> None:
         """The model begins a forward. Look-ups before it are forgotten, because they do not
@@ -269,7 +271,8 @@ class Attachment:
             self.replicas.bound(every, binding.index, binding.blocks)
         self._small, self._sets = {}, {}
         self._stream_now = binding.stream
-        self._sizes = [part.numel() * part.element_size() for part in binding.parts]
+        self._types = binding.grad_types
+        self._sizes = [p.numel() * t.itemsize for p, t in zip(binding.parts, self._types)]
         for number, param in enumerate(binding.params):
             if id(param) not in self._hooked:
                 self._small.setdefault(binding.blocks[number], []).append(number)
@@ -455,21 +458,25 @@ class Attachment:
         if block != self._block or stream != self._stream or backward != self._backward:
             self._hand_over()
             self._block, self._stream, self._bytes = block, stream, 0
+            # FSDP2 reduces a block's together; the reduction of the next block's takes the stream.
+            self._more = 0 if self.shards is None else len(self._members[block])
         if backward != self._backward:
             self._backward = backward
             optimizer.before_backward()
             torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
-        if self._set(block) is None:
+        self._more -= 1
+        # Sums in another type would take more memory.
+        if grad.dtype is not self._types[number] if self.shards else self._set(block) is None:
             optimizer.handover().take((number,), (grad,))
-            return
-        self._bytes += self._sizes[number]
-        if self._bytes >= TOGETHER_BYTES:
+        else:
+            self._bytes += self._sizes[number]
+        if self._bytes >= TOGETHER_BYTES or (self._more == 0 and self._bytes):
             self._hand_over()
             self._bytes = 0
 
     def _hand_over(self) -> None:
-        """Hands over the gradients that wait."""
-        if self._block >= 0:
+        """Hands over the gradients that wait. Of a sharded model, all tensors have a hook."""
+        if self._block >= 0 and (self._bytes or self.shards is None):
             self.sweep(self._block, self._stream)
 
     def backward_over(self) -> None:
@@ -540,7 +547,7 @@ class Attachment:
             return
         block = blocks[0]
         self.mark(_abi.FORWARD, block, False)
-        tensor = _differentiable(args)
+        tensor = differentiable(args)
         self._marked[block] = tensor is not None
         if tensor is not None:
             tensor.register_hook(lambda grad: self.mark(_abi.BACKWARD, block, True))
@@ -551,27 +558,9 @@ class Attachment:
             return
         block = blocks[0]
         self.mark(_abi.FORWARD, block, True)
-        tensor = _differentiable(output)
+        tensor = differentiable(output)
         if tensor is not None and self._marked.get(block):
             tensor.register_hook(lambda grad: self.mark(_abi.BACKWARD, block, False))
-
-
-def _differentiable(values: Any) -> Optional[Tensor]:
-    return next(
-        (value for value in _flat(values) if isinstance(value, Tensor) and value.requires_grad),
-        None,
-    )
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    if isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _flat(value)
-    elif isinstance(values, dict):
-        for value in values.values():
-            yield from _flat(value)
-    else:
-        yield values
 
 
 def refuse_wrapped(model: nn.Module) -> None:

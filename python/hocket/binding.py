@@ -331,10 +331,18 @@ class Binding:
 
     # -- Gradients ----------------------------------------------------------------------------
 
-    def prepared(self, number: int, grad: Tensor) -> Tensor:
-        """This rank's part of a gradient, in the engine's type and the parameter's layout."""
+    def prepared(self, numbers: Sequence[int], grads: Sequence[Tensor]) -> List[Tensor]:
+        """This rank's part of each gradient, in the engine's type and the parameter's layout, for
+        the current stream."""
+        reads = self.device.type == "cuda" and any(
+            ranks.is_shared(self.params[number]) for number in numbers
+        )
+        reader = torch.cuda.current_stream(self.device) if reads else None
+        return [self._prepared(number, grad, reader) for number, grad in zip(numbers, grads)]
+
+    def _prepared(self, number: int, grad: Tensor, reader: Any) -> Tensor:
         if ranks.is_shared(self.params[number]):
-            grad = ranks.gradient_part(self.names[number], self.params[number], grad)
+            grad = ranks.gradient_part(self.names[number], self.params[number], grad, reader)
         param = self.parts[number]
         if grad.layout is not torch.strided:
             raise HocketUsageError(

@@ -164,3 +164,20 @@ class Arrival:
 
     def __reduce__(self) -> Any:
         return Arrival, (None,)
+
+
+def differentiable(values: Any) -> Optional[Tensor]:
+    """The first tensor that requires a gradient in what a module takes or returns."""
+    tensors = (value for value in _flat(values) if isinstance(value, Tensor))
+    return next((tensor for tensor in tensors if tensor.requires_grad), None)
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _flat(value)
+    elif isinstance(values, dict):
+        for value in values.values():
+            yield from _flat(value)
+    else:
+        yield values

@@ -177,7 +177,7 @@ class HandOver:
         return found
 
     def _give(self, numbers: Sequence[int], grads: Sequence[Tensor]) -> None:
-        ready = [self.binding.prepared(number, grad) for number, grad in zip(numbers, grads)]
+        ready = self.binding.prepared(numbers, grads)
         self._norms = None
         self.binding.engine.gradients(
             numbers, [grad.data_ptr() for grad in ready], self.binding.stream()
@@ -396,8 +396,8 @@ class HandOver:
                 if self.live[number] or self.zeroed[number]:
                     self._forget(number)
                 fresh.append(number)
-                grads.append(self.binding.prepared(number, grad.detach()))
-        return fresh, grads
+                grads.append(grad.detach())
+        return fresh, self.binding.prepared(fresh, grads)
 
     def _check_handle(self, number: int, grad: GradientHandle) -> None:
         if not grad.belongs_to(self, number):

@@ -81,9 +81,8 @@ def rows_of(value: Tensor, mesh: Any, dim: int = 0, mesh_dim: int = 0) -> Tensor
 
 def version(tensor: Tensor) -> int:
     """Grows with every write to the tensor, or to its local part."""
-    if is_dtensor(tensor):
-        return tensor._version + local(tensor)._version
-    return tensor._version
+    own = tensor._version
+    return own + tensor._local_tensor._version if is_dtensor(tensor) else own  # type: ignore
 
 
 def shared_as(param: Tensor, values: Tensor) -> Tensor:
@@ -143,12 +142,14 @@ def _placements(param: Tensor) -> Tuple[Any, ...]:
 
 
 def _placed_alike(param: Tensor, value: Tensor) -> bool:
+    if getattr(param, "_spec", None) is value._spec:  # type: ignore[attr-defined]
+        return True  # FSDP2 gives a gradient its parameter's
     return _mesh(param) == _mesh(value) and _placements(param) == _placements(value)
 
 
-def gradient_part(name: str, param: Tensor, grad: Tensor) -> Tensor:
-    """This rank's part of a gradient of a shared tensor. HocketUsageError if it is placed
-    otherwise."""
+def gradient_part(name: str, param: Tensor, grad: Tensor, reader: Any) -> Tensor:
+    """This rank's part of a gradient of a shared tensor, for the stream that reads it (None: there
+    are no streams). HocketUsageError if it is placed otherwise."""
     part = grad  # what FSDP2 adds to a handle is the part alone
     if is_dtensor(grad):
         if not _placed_alike(param, grad):
@@ -164,10 +165,10 @@ def gradient_part(name: str, param: Tensor, grad: Tensor) -> Tensor:
             f"the gradient of {name} is no DTensor, but the parameter is: assign gradients with "
             "the parameter's placements"
         )
-    if part.is_cuda:
-        # Its memory may be of another stream than the one that reads it, the current one: the
-        # allocator waits for both before it gives it away.
-        part.record_stream(torch.cuda.current_stream(part.device))
+    if reader is not None and part.is_cuda:
+        # Its memory may be of another stream than the one that reads it: the allocator waits for
+        # both before it gives it away.
+        part.record_stream(reader)
     return part
 
 

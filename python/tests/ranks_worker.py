@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ import signal
 import sys
 import traceback
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -342,6 +344,41 @@ def attached_clipping_by_torch():
     train(opt, model, reference, steps=3, clip=2.0)
     assert opt.last_step.grad_scale < 1
     compare_scales(opt, model, model.norm.weight)
+
+
+@case
+def gradients_of_a_block_leave_by_one_call():
+    """When the block is over. An interrupt before or after the last call loses none."""
+    for handed in (False, True):
+        with mock.patch.object(hocket.attach, "HOOK_NUMEL", 1):
+            opt, model, reference = start(overlap="both")
+        train(opt, model, reference, steps=1)
+        binding, calls = opt.binding(), []
+        assert all(len(p._post_accumulate_grad_hooks) == 1 for p in binding.params)
+        give = binding.engine.gradient_list
+
+        def gradient_list(pairs, n, stream):
+            calls.append(sorted(pairs[0 : 2 * n : 2]))
+            waiting = [hocket.handle.handle_in(p.grad) is None and p.grad is not None
+                       for p in binding.params]
+            assert len(set(itertools.compress(binding.blocks, waiting))) == 1
+            last = len(calls) == binding.n_blocks
+            if handed or not last:
+                give(pairs, n, stream)
+            if last:
+                raise KeyboardInterrupt
+
+        binding.engine.gradient_list = gradient_list
+        try:
+            model(data(1)).backward()
+        except KeyboardInterrupt:
+            pass
+        binding.engine.gradient_list = give
+        assert sorted(calls) == opt._attachment._members, calls
+        reference.twin(data(1)).backward()
+        opt.step()
+        reference.step()
+        compare(opt, model, reference)
 
 
 @case
