@@ -100,9 +100,9 @@ class Attachment:
         self._blocks: List[int] = []
         self._members: List[List[int]] = []
         self._expected: Dict[str, int] = {}
-        # The block whose gradients wait for the others (-1: none), the stream that they come on, how
-        # many bytes they have, and after how many more the block is over (0, -1 ...: when another
-        # block's come). What is in p.grad counts, so that an interrupt loses nothing.
+        # The block whose gradients wait for the others (-1: none), the stream that they come on,
+        # how many bytes they have, and after how many more the block is over (0, -1 ...: when
+        # another block's come). What is in p.grad counts, so that an interrupt loses nothing.
         self._block, self._stream, self._bytes, self._more = -1, 0, 0, 0
         self._stream_now: Callable[[], int] = lambda: 0
         self._leaving: List[List[int]] = []
@@ -465,11 +465,14 @@ class Attachment:
             optimizer.before_backward()
             torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
         self._more -= 1
-        # Sums in another type would take more memory.
-        if grad.dtype is not self._types[number] if self.shards else self._set(block) is None:
-            optimizer.handover().take((number,), (grad,))
+        if self.shards is None:
+            waits = self._set(block) is not None
         else:
+            waits = grad.dtype is self._types[number]  # sums in another type would take more memory
+        if waits:
             self._bytes += self._sizes[number]
+        else:
+            optimizer.handover().take((number,), (grad,))
         if self._bytes >= TOGETHER_BYTES or (self._more == 0 and self._bytes):
             self._hand_over()
             self._bytes = 0
