@@ -196,7 +196,7 @@ static hk_status spread(cJSON *plan, int ranks, hk_error *err) {
   cJSON *tensor = NULL;
   cJSON_ArrayForEach(tensor, tensors) {
     cJSON *numel = cJSON_GetObjectItemCaseSensitive(tensor, "numel");
-    if (cJSON_IsNumber(numel)) cJSON_SetNumberValue(numel, numel->valuedouble * ranks);
+    if (cJSON_IsNumber(numel)) cJSON_SetNumberHelper(numel, numel->valuedouble * ranks);
   }
   return HK_OK;
 }

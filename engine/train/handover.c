@@ -157,9 +157,12 @@ static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err)
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
   if (s->stream == own) return HK_OK;
-  hk_callers_stream *before = s->stream >= 0 ? &t->streams[s->stream] : NULL;
-  if (before != NULL) HK_TRY(ops->record(before->stream, before->last, err));
-  HK_TRY(ops->wait(t->streams[own].stream, before != NULL ? before->last : s->loaded, err));
+  hk_event *written = s->loaded;
+  if (s->stream >= 0) {
+    written = t->streams[s->stream].last;
+    HK_TRY(ops->record(t->streams[s->stream].stream, written, err));
+  }
+  HK_TRY(ops->wait(t->streams[own].stream, written, err));
   s->stream = own;
   return HK_OK;
 }
