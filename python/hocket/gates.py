@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from .describe import tensors_in
+
 if TYPE_CHECKING:
     from .attach import Attachment
 
@@ -168,16 +170,4 @@ class Arrival:
 
 def differentiable(values: Any) -> Optional[Tensor]:
     """The first tensor that requires a gradient in what a module takes or returns."""
-    tensors = (value for value in _flat(values) if isinstance(value, Tensor))
-    return next((tensor for tensor in tensors if tensor.requires_grad), None)
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    if isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _flat(value)
-    elif isinstance(values, dict):
-        for value in values.values():
-            yield from _flat(value)
-    else:
-        yield values
+    return next((tensor for tensor in tensors_in(values) if tensor.requires_grad), None)
