@@ -92,9 +92,12 @@ static bool backward_between(const hk_recorded *r, int64_t step, hk_ns from, hk_
   return false;
 }
 
+static bool is_pass(hk_op_kind kind) {
+  return kind == HK_OP_FORWARD || kind == HK_OP_BACKWARD;
+}
+
 bool hk_recorded_by_block(hk_op_kind kind) {
-  return kind == HK_OP_FORWARD || kind == HK_OP_BACKWARD || kind == HK_OP_ALL_GATHER ||
-         kind == HK_OP_REDUCE_SCATTER;
+  return is_pass(kind) || kind == HK_OP_ALL_GATHER || kind == HK_OP_REDUCE_SCATTER;
 }
 
 /* Number of records for each pass of a block, out of n records in one step: a block of several
@@ -102,7 +105,7 @@ bool hk_recorded_by_block(hk_op_kind kind) {
 static size_t records_of_pass(const hk_recorded *r, const hk_recorded_op *first, size_t n,
                               int64_t grad_accum) {
   const size_t passes = (size_t)hk_max(1, grad_accum), each = n / passes;
-  if (first->kind != HK_OP_FORWARD && first->kind != HK_OP_BACKWARD) return 1;
+  if (!is_pass(first->kind)) return 1;
   if (each <= 1 || n % passes != 0) return 1;
   const bool apart = first->kind == HK_OP_FORWARD &&
                      backward_between(r, first->step, first->start, first[each - 1].end);
@@ -143,8 +146,7 @@ static void cut_enclosing(hk_recorded *r) {
   qsort(r->ops, r->n, sizeof *r->ops, by_kind_and_start);
   for (size_t i = 0; i + 1 < r->n; i++) {
     hk_recorded_op *op = &r->ops[i], *next = &r->ops[i + 1];
-    const bool pass = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
-    if (pass && next->kind == op->kind && next->block != op->block)
+    if (is_pass(op->kind) && next->kind == op->kind && next->block != op->block)
       op->end = hk_min(op->end, next->start);
   }
 }

@@ -9,7 +9,6 @@
 
 #include "cli/print/emit.h"
 #include "cli/print/table.h"
-#include "traces/chrome.h"
 
 static bool is_present(const hk_pair *pair) {
   return pair->predicted != 0 || pair->measured != 0;
@@ -31,18 +30,22 @@ hk_comparison_input hk_prediction_and_measurement(const hk_graph *graph,
                                .b_name = "measured"};
 }
 
+hk_status hk_write_layers(const hk_args *args, const char *command, const hk_graph *graph,
+                          const hk_chrome_layer *layers, size_t n, hk_error *err) {
+  char title[64];
+  snprintf(title, sizeof title, "hocket %s", command);
+  HK_TRY(hk_chrome_write_layers(graph, layers, n, title, args->timeline, err));
+  if (!args->quiet)
+    fprintf(stderr, "hocket %s: wrote %s timelines to %s; open it in ui.perfetto.dev\n", command,
+            n == 2 ? "both" : "all", args->timeline);
+  return HK_OK;
+}
+
 hk_status hk_comparison_write_trace(const hk_args *args, const char *command, const hk_graph *graph,
                                     const hk_timeline *predicted, const hk_timeline *measured,
                                     hk_error *err) {
   const hk_chrome_layer layers[] = {{"predicted", predicted}, {"measured", measured}};
-  char title[64];
-  if (!args->timeline) return HK_OK;
-  snprintf(title, sizeof title, "hocket %s", command);
-  HK_TRY(hk_chrome_write_layers(graph, layers, 2, title, args->timeline, err));
-  if (!args->quiet)
-    fprintf(stderr, "hocket %s: wrote both timelines to %s; open it in ui.perfetto.dev\n", command,
-            args->timeline);
-  return HK_OK;
+  return args->timeline ? hk_write_layers(args, command, graph, layers, 2, err) : HK_OK;
 }
 
 bool hk_comparison_passes(const hk_args *args, const hk_timeline_comparison *comparison) {

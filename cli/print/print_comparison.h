@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "cli/args.h"
+#include "traces/chrome.h"
 #include "traces/compare.h"
 
 typedef struct {
@@ -20,6 +21,10 @@ hk_comparison_input hk_prediction_and_measurement(const hk_graph *graph,
                                                   const hk_timeline *predicted,
                                                   const hk_timeline *measured,
                                                   const hk_timeline_comparison *comparison);
+/* Writes `n` layers to the Chrome trace of --timeline, which must be given. Notes begin with
+ * `command`. */
+hk_status hk_write_layers(const hk_args *args, const char *command, const hk_graph *graph,
+                          const hk_chrome_layer *layers, size_t n, hk_error *err);
 /* Writes both to the Chrome trace of --timeline, if that is given. Notes begin with `command`. */
 hk_status hk_comparison_write_trace(const hk_args *args, const char *command, const hk_graph *graph,
                                     const hk_timeline *predicted, const hk_timeline *measured,

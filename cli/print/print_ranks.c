@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "cli/print/emit.h"
+#include "cli/print/print_comparison.h"
 #include "cli/print/table.h"
-#include "traces/chrome.h"
 
 #define MOST_COLUMNS (HK_MOST_GPUS + 3)
 
@@ -150,20 +150,15 @@ hk_status hk_write_ranks_trace(const hk_args *args, const char *command,
                                const hk_ranks_validation *v, hk_error *err) {
   hk_timeline timelines[HK_MOST_GPUS + 1] = {0};
   hk_chrome_layer layers[HK_MOST_GPUS + 1] = {{"predicted", &timelines[0]}};
-  char names[HK_MOST_GPUS][24], title[64];
+  char names[HK_MOST_GPUS][24];
   if (!args->timeline) return HK_OK;
   for (size_t r = 0; r < v->n; r++) {
     snprintf(names[r], sizeof names[r], "measured, rank %zu", r);
     layers[r + 1] = (hk_chrome_layer){names[r], &timelines[r + 1]};
   }
-  snprintf(title, sizeof title, "hocket %s", command);
   hk_status status = hk_ranks_timelines(v, timelines, err);
   if (status == HK_OK)
-    status = hk_chrome_write_layers(&v->ranks[0].validation.graph, layers, v->n + 1, title,
-                                    args->timeline, err);
+    status = hk_write_layers(args, command, &v->ranks[0].validation.graph, layers, v->n + 1, err);
   for (size_t i = 0; i <= v->n; i++) hk_timeline_free(&timelines[i]);
-  if (status == HK_OK && !args->quiet)
-    fprintf(stderr, "hocket %s: wrote all timelines to %s; open it in ui.perfetto.dev\n", command,
-            args->timeline);
   return status;
 }
