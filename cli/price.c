@@ -107,14 +107,14 @@ static void print_interval(const hk_forecast *forecast, const hk_interval *itera
 
 /* "12.3 s", "45.0 minutes", "7.5 hours". */
 static const char *format_time(double seconds, char *buffer, size_t size) {
-  const bool hours = seconds >= 7200, minutes = seconds >= 120;
-  snprintf(buffer, size, "%.*f %s", hours && seconds >= 360000 ? 0 : 1,
-           seconds / (hours     ? 3600
-                      : minutes ? 60
-                                : 1),
-           hours     ? "hours"
-           : minutes ? "minutes"
-                     : "s");
+  static const struct {
+    const char *name;
+    double seconds;
+  } units[] = {{"hours", 3600}, {"minutes", 60}, {"s", 1}};
+  int i = 0;
+  while (i < 2 && seconds < 2 * units[i].seconds) i++;
+  snprintf(buffer, size, "%.*f %s", seconds >= 360000 ? 0 : 1, seconds / units[i].seconds,
+           units[i].name);
   return buffer;
 }
 

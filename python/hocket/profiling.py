@@ -399,8 +399,11 @@ def updates(device: torch.device, threads: Optional[int]) -> Iterator[List[Updat
     or there is no libhocket."""
     with contextlib.ExitStack() as stack:
         found = teams(stack, threads)
-        copies = Copies(device) if found else None
-        yield [Update(team, copies) for team in found if copies is not None]
+        if not found:
+            yield []
+            return
+        copies = Copies(device)
+        yield [Update(team, copies) for team in found]
 
 
 def teams(stack: contextlib.ExitStack, threads: Optional[int]) -> List[BusyTeam]:
