@@ -471,13 +471,13 @@ int hocket_record(hocket_engine *h, int32_t on, char *message) {
   return leave(&in, status, &err, message);
 }
 
-int hocket_mark(hocket_engine *h, int32_t phase, int32_t block, int32_t end, void *stream,
+int hocket_mark(hocket_engine *h, int32_t kind, int32_t block, int32_t end, void *stream,
                 char *message) {
   hk_error err = {0};
   scope in = {0};
   hk_status status = enter(h, &in, &err);
   if (status == HK_OK) {
-    status = hk_engine_mark(h->engine, phase, block, end != 0, stream, &err);
+    status = hk_engine_mark(h->engine, kind, block, end != 0, stream, &err);
   }
   return leave(&in, status, &err, message);
 }

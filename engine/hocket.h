@@ -372,10 +372,10 @@ HOCKET_API int hocket_adamw(const hocket_group *group, int64_t step, int32_t thr
  * spent on kernels that a GPU would run itself, such as the copying of gradients. *text is the
  * caller's (hocket_free); it is NULL after a failure. Returns 3 if there is not enough memory. */
 HOCKET_API int hocket_report(hocket_engine *engine, char **text, char *message);
-/* For the timeline: marks the start (`end` 0) or the end (1) of forward (`phase` 0), backward (1),
+/* For the timeline: marks the start (`end` 0) or the end (1) of forward (`kind` 0), backward (1),
  * an all-gather of weights (2) or a reduce-scatter of gradients (3) of a block at this point of
  * `stream`. Does nothing unless recording. */
-HOCKET_API int hocket_mark(hocket_engine *engine, int32_t phase, int32_t block, int32_t end,
+HOCKET_API int hocket_mark(hocket_engine *engine, int32_t kind, int32_t block, int32_t end,
                            void *stream, char *message);
 /* Starts a new recording (1), or ends and discards it (0). It begins with the next step; with an
  * overlap, a step whose gradients have begun to arrive is left out. It keeps the first 2^20

@@ -562,8 +562,8 @@ class Engine:
         finally:
             self._lib.hocket_free(text)
 
-    def mark(self, phase: int, block: int, end: bool, stream: int) -> None:
-        self._call("hocket_mark", phase, block, int(end), stream)
+    def mark(self, kind: int, block: int, end: bool, stream: int) -> None:
+        self._call("hocket_mark", kind, block, int(end), stream)
 
     def record(self, on: bool) -> None:
         self._call("hocket_record", int(on))

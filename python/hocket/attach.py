@@ -540,9 +540,9 @@ class Attachment:
 
     # -- Marks for the timeline ---------------------------------------------------------------
 
-    def mark(self, phase: int, block: int, end: bool) -> None:
+    def mark(self, kind: int, block: int, end: bool) -> None:
         binding = self.optimizer().binding()
-        binding.engine.mark(phase, block, end, binding.stream())
+        binding.engine.mark(kind, block, end, binding.stream())
 
     def mark_begin(self, blocks: Tuple[int, ...], args: Any) -> None:
         """A block begins its forward; its backward ends with its input's gradient."""

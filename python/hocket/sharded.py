@@ -188,7 +188,7 @@ class Shards:
         """Marks all-gathers and reduce-scatters in the timeline, or no more; only where FSDP2 has
         objects that make them (torch 2.9)."""
         for group, block in self._gated:
-            for name, phase in (
+            for name, kind in (
                 ("_all_gather_comm", _abi.ALL_GATHER),
                 ("_reduce_scatter_comm", _abi.REDUCE_SCATTER),
             ):
@@ -197,7 +197,7 @@ class Shards:
                     comm = comm.comm
                 # torch looks whether a group has collectives of symmetric memory.
                 if comm is not None and not type(comm).__name__.startswith("SymmMem"):
-                    setattr(group, name, _Marked(comm, self._attachment, phase, block) if on else comm)
+                    setattr(group, name, _Marked(comm, self._attachment, kind, block) if on else comm)
 
     def detach(self) -> None:
         """Takes the gates out."""
@@ -233,9 +233,9 @@ class _Marked:
     it. One that runs on behind the call (``async_op``) is not marked."""
 
     def __init__(
-        self, comm: Any, attachment: "weakref.ref[Attachment]", phase: int, block: int
+        self, comm: Any, attachment: "weakref.ref[Attachment]", kind: int, block: int
     ) -> None:
-        self.comm, self._attachment, self._phase, self._block = comm, attachment, phase, block
+        self.comm, self._attachment, self._kind, self._block = comm, attachment, kind, block
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.comm, name)
@@ -243,10 +243,10 @@ class _Marked:
     def __call__(self, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
         attachment = None if async_op else self._attachment()
         if attachment is not None:
-            attachment.mark(self._phase, self._block, False)
+            attachment.mark(self._kind, self._block, False)
         work = self.comm(*args, async_op=async_op, **kwargs)
         if attachment is not None:
-            attachment.mark(self._phase, self._block, True)
+            attachment.mark(self._kind, self._block, True)
         return work
 
 
