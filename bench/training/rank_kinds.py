@@ -6,9 +6,9 @@ host's clock at the same points; on a CPU only by the latter. Kernels are those 
 with the GPU's activities alone, so that it hardly delays the host. A kernel of known end stands at
 the beginning of the first iteration, and so phases and kernels are on one clock.
 
-"idle" is time of a phase in which nothing runs on the stream that computes; "idle, collective" is
-the part of it in which a collective's kernel runs on another stream. The rest of it is time in
-which the host is late, or copies to and from it are waited for."""
+"idle" is time of a phase in which nothing runs on the stream that computes. In the part "idle,
+collective" a collective's kernel runs on another stream. In the rest the stream waits for the host,
+or for copies."""
 
 from __future__ import annotations
 

@@ -407,10 +407,9 @@ static void reduce_and_flush(hk_expansion *x, hk_pass *pass, const int32_t *comp
 
 /* Launches of a block in backward, each as long as forward's. A checkpointed layer counts twice,
  * for recomputation and for backward itself. Under DeepSpeed hooks make launching backward as slow
- * as forward; without them it still takes 0.8 to 1.2 times as long: on a CPU 28 layers of Llama
- * took 33 ms in forward and 71 in backward with recomputation (23 and 28 without), and launches
- * of 3.0 G on H100 and H200 nodes 37 to 111 and 86 to 318 ms (bench/results/training/threads.md).
- */
+ * as forward. Without them it still takes 0.8 to 1.2 times as long. On a CPU 28 layers of Llama
+ * took 33 ms in forward and 71 in backward with recomputation, 23 and 28 without. Launches of 3.0 G
+ * took 37 to 111 and 86 to 318 ms on H100 and H200 nodes (bench/results/training/threads.md). */
 static int backward_launches(const hk_expansion *x, const hk_block_cost *cost) {
   const bool layer = cost->block >= 0 && cost->block < x->graph->layers;
   return layer && x->plan->job.checkpoint_activations ? 2 : 1;
