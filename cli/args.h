@@ -124,6 +124,8 @@
     "mean time between failures of a node: adds what failures and checkpoints take of the run")    \
   X(RESTART, "restart", 0, REAL, restart, "MINUTES", 0, 1e6,                                       \
     "of a failure, beside reading the checkpoint (default 0)")                                     \
+  X(OTHERS, "others", 0, FLAG, others, NULL, 0, 0,                                                 \
+    "add rows for FSDP2, torchao, 8-bit AdamW and SuperOffload, with how far off they are")        \
   X(SEED, "seed", 0, WHOLE, seed, "N", 0, 1e15,                                                    \
     "seed of generated values and random orders (default 0)")                                      \
   X(MAX_NORM, "max-norm", 0, REAL, max_norm, "X", 0, 1e30,                                         \
@@ -282,6 +284,7 @@ typedef struct {
   int query;                 /* an hk_sweep_question; valid if in `given` */
   int64_t sample;            /* 0: not given */
   bool merge;
+  bool others;
   bool quick, resume, replace, unbound, cross_validate, tensors, json, wide, explain, check, quiet,
       help;
   char *const *operands; /* arguments that are not options; points into argv */

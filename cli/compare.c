@@ -320,8 +320,8 @@ static hk_status compare(const hk_args *args, comparison *all, hk_error *err) {
 }
 
 hk_status hk_compare_machines(const hk_args *args, hk_error *err) {
-  static const hk_option_set not_here =
-      HK_OPTION(OUTPUT) | HK_OPTION(EMIT) | HK_OPTION(FROM) | HK_OPTION(ROW) | HK_OPTION(EXPLAIN);
+  static const hk_option_set not_here = HK_OPTION(OUTPUT) | HK_OPTION(EMIT) | HK_OPTION(FROM) |
+                                        HK_OPTION(ROW) | HK_OPTION(EXPLAIN) | HK_OPTION(OTHERS);
   for (int id = 0; id < HK_OPT_COUNT; id++)
     if (args->given & not_here & (hk_option_set)1 << id)
       return hk_fail(err, HK_INPUT, "'--%s' needs a single --machine",

@@ -266,7 +266,7 @@ static hk_status check_options(const hk_args *args, hk_error *err) {
   static const hk_option_set fixed[] = {
       [HK_LARGEST_BATCH] = HK_OPTION(MICRO_BATCH), [HK_LARGEST_SEQ] = HK_OPTION(SEQ)};
   const hk_option_set others = HK_OPTION(EMIT) | HK_OPTION(FROM) | HK_OPTION(ROW) |
-                               HK_OPTION(EXPLAIN) |
+                               HK_OPTION(EXPLAIN) | HK_OPTION(OTHERS) |
                                (args->largest < HK_LARGEST_MODEL ? fixed[args->largest] : 0);
   for (int id = 0; id < HK_OPT_COUNT; id++)
     if (args->given & others & (hk_option_set)1 << id)

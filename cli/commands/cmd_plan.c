@@ -10,6 +10,7 @@
 #include "cli/compare.h"
 #include "cli/interrupt.h"
 #include "cli/largest.h"
+#include "cli/others.h"
 #include "cli/price.h"
 #include "cli/print/emit.h"
 #include "cli/print/emit_config.h"
@@ -34,9 +35,10 @@ typedef struct {
   hk_price price;
   hk_baseline baseline;
   hk_emission emission;
-  hk_advice advice;            /* empty with --quiet */
-  hk_certificate certificate;  /* of the first schedule */
-  hk_search_progress searched; /* evaluated 0: not searched */
+  hk_advice advice;                /* empty with --quiet */
+  hk_certificate certificate;      /* of the first schedule */
+  hk_search_progress searched;     /* evaluated 0: not searched */
+  hk_other others[HK_OTHER_COUNT]; /* with --others */
 } hk_planning;
 
 /* NULL: not evaluated. */
@@ -242,11 +244,14 @@ static hk_status print_text(const hk_args *args, const hk_planning *p, hk_error 
   if (ranking->n_fit > 0) print_clipped(args, &ranking->forecasts[0]);
   if (ranking->n_fit > 0) print_advice(&p->advice);
   hk_baseline_print(&p->baseline, ranking, args->quiet);
+  if (args->others) hk_others_print_answer(p->others, ranking);
   if (!args->quiet) HK_TRY(hk_report_warnings(&ranking->forecasts[0].plan, &setup->machine, err));
   putchar('\n');
   if (ranking->n_fit > 0) HK_TRY(print_fitting(p, err));
   if (ranking->n_fit > 0 && ranking->n_fit < ranking->n) putchar('\n');
   if (ranking->n_fit < ranking->n) HK_TRY(print_not_fitting(ranking, err));
+  if (args->others) putchar('\n');
+  if (args->others) HK_TRY(hk_others_print(p->others, args->quiet, err));
   if (!args->explain) return HK_OK;
   putchar('\n');
   hk_report_optimizer(&ranking->forecasts[0].plan, &setup->machine, true);
@@ -332,7 +337,7 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
   return hk_report_warnings_json(&ranking->forecasts[0].plan, &setup->machine, root, ok, err);
 }
 
-static hk_status print_json(const hk_planning *p, bool explain, hk_error *err) {
+static hk_status print_json(const hk_args *args, const hk_planning *p, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.plan_ranking/1", &ok);
   hk_status status = fill_json(p, root, &ok, err);
@@ -341,7 +346,8 @@ static hk_status print_json(const hk_planning *p, bool explain, hk_error *err) {
     return status;
   }
   hk_explain_changes_json(&p->setup.machine, root, &ok);
-  if (explain) hk_explain_json(&p->setup.machine, &p->ranking.forecasts[0].plan, root, &ok);
+  if (args->others) hk_others_json(p->others, root, &ok);
+  if (args->explain) hk_explain_json(&p->setup.machine, &p->ranking.forecasts[0].plan, root, &ok);
   return hk_emit_print(root, ok, err);
 }
 
@@ -442,7 +448,7 @@ static hk_status save_winner(const hk_args *args, const hk_setup *setup, const h
 static hk_status answer(const hk_args *args, const hk_planning *p, hk_error *err) {
   const hk_ranking *ranking = &p->ranking;
   if (!hk_emit_instead(args->output))
-    HK_TRY(args->json ? print_json(p, args->explain, err) : print_text(args, p, err));
+    HK_TRY(args->json ? print_json(args, p, err) : print_text(args, p, err));
   const hk_forecast *best = &ranking->forecasts[0];
   if (ranking->n_fit == 0)
     return hk_fail(err, HK_NO, "does not fit: %s; %s", best->problem, best->advice);
@@ -466,6 +472,10 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
   HK_TRY(hk_baseline_simulate(args, &p->setup, &p->baseline, err));
   HK_TRY(hk_price_make(args, price, &p->setup, &p->price, err));
   HK_TRY(rank(args, p, err));
+  const hk_setup *setup = &p->setup;
+  if (args->others)
+    HK_TRY(hk_others_make(&setup->model, &setup->machine, &setup->job, &setup->settings,
+                          args->max_norm > 0, p->others, err));
   if (!hk_emit_instead(args->output))
     HK_TRY(hk_certify(&p->ranking.forecasts[0], &p->setup.machine, &p->certificate, err));
   if (p->ranking.n_fit > 0 && !hk_emit_instead(args->output))
@@ -525,6 +535,9 @@ const hk_command hk_command_plan = {
         "speed of every size that it tried.\n"
         "With several --machine, each NAME or NAME=PRICE, it says on which training is\n"
         "cheapest per token, or fastest if a price is missing.\n"
+        "--others adds a table of what users would otherwise run, and one line that compares\n"
+        "the fastest with the best schedule. 'known error' is that of a predicted iteration\n"
+        "beside a measured or published one; --wide says which.\n"
         "--mtbf HOURS counts failures and checkpoints: time and cost are those with the\n"
         "best interval (Young 1974, Daly 2006). Llama 3's paper (arXiv 2407.21783) has\n"
         "419 unexpected interruptions of 2,048 nodes in 54 days: 6,300 hours a node.\n"
@@ -539,7 +552,7 @@ const hk_command hk_command_plan = {
                HK_OPTION(WIDE) | HK_OPTION(EXPLAIN) | HK_OPTION(QUIET) | HK_OPTION(FROM) |
                HK_OPTION(EMIT) | HK_OPTION(ROW) | HK_OPTION(MAX_NORM) | HK_OPTION(LARGEST) |
                HK_OPTION(PRICE) | HK_OPTION(TOKENS) | HK_OPTION(STEPS) | HK_OPTION(MTBF) |
-               HK_OPTION(RESTART),
+               HK_OPTION(RESTART) | HK_OPTION(OTHERS),
     .dash = HK_DASH_INSTEAD,
     .lists_policies = true,
     .run = run,
