@@ -292,8 +292,13 @@ static hk_status refuse_second(const hk_args *args, int id, hk_error *err) {
 }
 
 hk_args hk_args_none(void) {
-  return (hk_args){
-      .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .subgroup = 100000000, .ratio = -1};
+  return (hk_args){.jobs = 1,
+                   .nodes = 1,
+                   .tp = 1,
+                   .micro_batch = 1,
+                   .grad_accum = 1,
+                   .subgroup = 100000000,
+                   .ratio = -1};
 }
 
 hk_status hk_args_find(const char *name, hk_option_set accepted, hk_option_id *id, hk_error *err) {

@@ -41,6 +41,8 @@
     "change a quantity of the machine, as 'machine show' names it: dram=400G, pcie.h2d*=2; what "  \
     "depends on it follows; repeatable")                                                           \
   X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS, "GPUs used on each node (default: all)")   \
+  X(JOBS, "jobs", 0, WHOLE, jobs, "N", 1, HK_MOST_GPUS,                                            \
+    "equal jobs at once on each node, which share its cores, memory and links (default 1)")        \
   X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, HK_MOST_NODES, "nodes (default 1)")                   \
   X(TP, "tp", 0, WHOLE, tp, "N", 1, HK_MOST_GPUS, "tensor-parallel degree (default 1)")            \
   X(PP, "pp", 0, WHOLE, pp, "N", 1, HK_MODEL_MOST_STAGES, "pipeline stages, 1F1B (default 1)")     \
@@ -240,7 +242,7 @@ typedef struct {
   const char *from;                             /* NULL: not given */
   int64_t params, layers, hidden, heads, vocab; /* 0: not given */
   int64_t gpus, seq;                            /* 0: not given */
-  int64_t nodes, tp, pp, pp_chunks, ep, micro_batch, grad_accum, subgroup;
+  int64_t jobs, nodes, tp, pp, pp_chunks, ep, micro_batch, grad_accum, subgroup;
   bool sequence_parallel;
   int64_t loss_chunks;                  /* 0: not given */
   int64_t stride, buffers, cpu_threads; /* 0: not given */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/jobs.h"
 #include "cli/price.h"
 #include "cli/print/emit.h"
 #include "cli/print/report.h"
@@ -111,18 +112,20 @@ static void tell_next(const comparison *all, const contender *const *order, char
 
 static void print_answer(const comparison *all, const contender *const *order) {
   const contender *first = order[0];
-  char cost[48], title[128], ahead[240] = "";
+  char cost[48], title[128], each[32], ahead[240] = "";
+  hk_jobs_each(&first->setup.job, each, sizeof each);
   if (all->n_fit == 0) {
-    hk_print_text(0, 2, "does not fit on any of these machines");
+    hk_print_text(0, 2, "%sdoes not fit on any of these machines", each);
     return;
   }
   if (all->n_fit > 1) tell_next(all, order, ahead, sizeof ahead);
   if (all->priced)
-    hk_print_text(0, 2, "cheapest per token: %s at %s per million tokens, %.0f tokens/s with %s%s",
-                  first->name, hk_format_cost(1e6 * score(first, true), cost, sizeof cost),
+    hk_print_text(0, 2,
+                  "%scheapest per token: %s at %s per million tokens, %.0f tokens/s with %s%s",
+                  each, first->name, hk_format_cost(1e6 * score(first, true), cost, sizeof cost),
                   best_of(first)->tokens_per_s, tell_best(first, title, sizeof title), ahead);
   else
-    hk_print_text(0, 2, "fastest: %s, %.0f tokens/s with %s%s", first->name,
+    hk_print_text(0, 2, "%sfastest: %s, %.0f tokens/s with %s%s", each, first->name,
                   best_of(first)->tokens_per_s, tell_best(first, title, sizeof title), ahead);
 }
 
@@ -266,6 +269,7 @@ static hk_status put_contender(cJSON *array, const contender *c, const contender
   cJSON *object = hk_put_element(array, ok);
   hk_put_string(object, "machine", c->setup.machine.name, ok);
   hk_put_number(object, "gpus", gpus_of(c), ok);
+  hk_jobs_json(best_of(c), 0, object, ok);
   hk_put_number(object, "tokens_per_iteration", tokens_of(c), ok);
   hk_put_bool(object, "fits", fits(c), ok);
   cJSON *best = hk_put_object(object, "best", ok);

@@ -73,7 +73,7 @@ hk_status hk_price_make(const hk_args *args, const char *price, const hk_setup *
                    "option '--price': expected a price such as 2.5/h (of a node) or 2.5/gpu/h, got "
                    "'%.60s'",
                    text);
-  out->per_hour = amount * job->nodes * (per_gpu ? job->gpus : 1);
+  out->per_hour = amount * job->nodes * (per_gpu ? job->gpus : 1.0 / hk_job_jobs(job));
   return HK_OK;
 }
 

@@ -55,7 +55,9 @@ static int micro_batch_of(const hk_args *args, const hk_model *model) {
 }
 
 hk_job hk_setup_job(const hk_args *args, const hk_model *model, int gpus) {
-  return (hk_job){.gpus = args->gpus > 0 ? (int)args->gpus : gpus,
+  const int share = (int)hk_max(1, gpus / hk_max(1, args->jobs));
+  return (hk_job){.gpus = args->gpus > 0 ? (int)args->gpus : share,
+                  .jobs = (int)args->jobs,
                   .nodes = (int)args->nodes,
                   .tp = (int)args->tp,
                   .micro_batch = micro_batch_of(args, model),
@@ -124,6 +126,13 @@ hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
   return hk_model_divide_experts(model, (int)args->ep, err);
 }
 
+/* Several jobs need GPUs of their own. (One job may have more than the machine: with a warning.) */
+static hk_status have_gpus(const hk_job *job, const hk_machine *machine, hk_error *err) {
+  if (job->jobs <= 1 || hk_job_ranks(job) <= (int)machine->gpus.value) return HK_OK;
+  return hk_fail(err, HK_INPUT, "--jobs %d of %d GPU%s each: %s has %.0f GPUs", job->jobs,
+                 job->gpus, job->gpus == 1 ? "" : "s", machine->name, machine->gpus.value);
+}
+
 hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err) {
   setup->runtime = (hk_runtime)args->runtime;
   setup->flush = (hk_flush)args->flush;
@@ -149,7 +158,8 @@ hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err) {
       .ratio = args->ratio,
       .buffers = (int)args->buffers,
   };
-  return hk_job_check(&setup->job, &setup->model, err);
+  HK_TRY(hk_job_check(&setup->job, &setup->model, err));
+  return have_gpus(&setup->job, &setup->machine, err);
 }
 
 hk_status hk_setup_load(const hk_args *args, hk_setup *setup, hk_error *err) {

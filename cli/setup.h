@@ -7,9 +7,9 @@
 #include "sim/forecast.h"
 #include "sim/rank.h"
 
-#define HK_OPTIONS_JOB                                                                       \
-  (HK_OPTION(GPUS) | HK_OPTION(NODES) | HK_OPTION(TP) | HK_OPTION(MICRO_BATCH) |             \
-   HK_OPTION(GRAD_ACCUM) | HK_OPTION(SEQ) | HK_OPTION(LOSS_CHUNKS) | HK_OPTION(CHECKPOINT) | \
+#define HK_OPTIONS_JOB                                                                             \
+  (HK_OPTION(GPUS) | HK_OPTION(JOBS) | HK_OPTION(NODES) | HK_OPTION(TP) | HK_OPTION(MICRO_BATCH) | \
+   HK_OPTION(GRAD_ACCUM) | HK_OPTION(SEQ) | HK_OPTION(LOSS_CHUNKS) | HK_OPTION(CHECKPOINT) |       \
    HK_OPTION(PP) | HK_OPTION(PP_CHUNKS) | HK_OPTION(SEQUENCE_PARALLEL) | HK_OPTION(EP))
 #define HK_OPTIONS_POLICY                                                                 \
   (HK_OPTION(POLICY) | HK_OPTION(RUNTIME) | HK_OPTION(STRIDE) | HK_OPTION(RATIO) |        \

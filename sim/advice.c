@@ -177,7 +177,8 @@ static bool is_rounded(hk_optimizer state) {
 /* Whether all memory of the job's nodes would hold the state; if not, no simulation is needed. */
 static bool may_hold(const search *s, hk_optimizer state) {
   const hk_machine *m = s->machine;
-  const double memory = s->job->nodes * (m->host_memory.value + s->job->gpus * m->gpu_memory.value);
+  const double host = m->host_memory.value / hk_job_jobs(s->job);
+  const double memory = s->job->nodes * (host + s->job->gpus * m->gpu_memory.value);
   return hk_state_per_param(state) * (double)s->model->parameters <= memory;
 }
 
@@ -461,7 +462,7 @@ static hk_status try_smaller_batch(search *s, hk_error *err) {
 }
 
 static void double_gpus(const search *s, hk_job *job) {
-  if (2 * job->gpus <= (int)s->machine->gpus.value)
+  if (2 * hk_job_ranks(job) <= (int)s->machine->gpus.value)
     job->gpus *= 2;
   else
     job->nodes *= 2;

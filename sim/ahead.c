@@ -18,8 +18,9 @@ hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_byte
                         err));
   const double capacity = machine->host_memory.value - machine->host_reserved.value;
   const hk_bytes spares = hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
-  const hk_bytes base = graph.host_base - spares * plan->job.gpus;
-  *left = hk_max(0, ((hk_bytes)capacity - base) / plan->job.gpus);
+  const int ranks = hk_job_ranks(&plan->job);
+  const hk_bytes base = graph.host_base - spares * ranks;
+  *left = hk_max(0, ((hk_bytes)capacity - base) / ranks);
   hk_graph_free(&graph);
   return HK_OK;
 }

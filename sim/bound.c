@@ -15,7 +15,7 @@ hk_graph hk_programme_node(const hk_plan *plan) {
   const hk_job *job = &plan->job;
   return (hk_graph){.ranks = 1,
                     .optimizer = plan->optimizer,
-                    .multiplicity = job->gpus,
+                    .multiplicity = hk_job_ranks(job),
                     .nodes = job->nodes,
                     .world = job->gpus * job->nodes,
                     .tp = job->tp,
@@ -86,7 +86,7 @@ void hk_programme_memory(hk_programme *lp, const hk_plan *plan, const hk_machine
   const double gpu =
       m->gpu_memory.value - m->gpu_reserved.value - HK_BYTES_BF16 * n -
       (double)hk_model_all_frozen_bytes(&plan->model, plan->job.tp, hk_job_dp(&plan->job));
-  const double host = (m->host_memory.value - m->host_reserved.value) / plan->job.gpus;
+  const double host = (m->host_memory.value - m->host_reserved.value) / hk_job_ranks(&plan->job);
   const double state = hk_state_per_param(plan->optimizer);
   lp->free_gpu = gpu;
   lp->most_resident = fmin(1, fmax(0, gpu / (state * n)));

@@ -15,10 +15,10 @@ static hk_subgroup_rule rule_of(const hk_candidate *candidate, const hk_plan_set
 }
 
 /* Default size of a CPU team: a rank's share of the cores, with an overlap as the engine. */
-static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int gpus) {
+static int default_threads(const hk_plan_settings *settings, const hk_machine *machine, int ranks) {
   const int cores = (int)machine->cores.value;
   if (settings->cores_unbound) return cores;
-  const int share = cores > gpus ? cores / gpus : 1;
+  const int share = cores > ranks ? cores / ranks : 1;
   return settings->overlap == HK_OVERLAP_NONE ? share
                                               : hk_training_threads(settings->overlap, share);
 }
@@ -66,8 +66,9 @@ hk_status hk_candidate_plan(const hk_candidate *candidate, const hk_model *model
   plan->optimizer = settings->optimizer;
   if (settings->accumulate != NULL) plan->accumulate = *settings->accumulate;
   plan->cores_bound = !settings->cores_unbound;
-  plan->cpu_threads = settings->cpu_threads > 0 ? settings->cpu_threads
-                                                : default_threads(settings, machine, job->gpus);
+  plan->cpu_threads = settings->cpu_threads > 0
+                          ? settings->cpu_threads
+                          : default_threads(settings, machine, hk_job_ranks(job));
   status = hk_policy_apply(candidate->policy, &candidate->options, machine, plan, err);
   if (status == HK_OK) status = set_overlap(plan, settings, machine, err);
   if (status == HK_OK) status = check_accumulate(plan, settings, err);

@@ -17,7 +17,8 @@ hk_bytes hk_checkpoints_moved(const hk_model *model, const hk_job *job) {
 hk_machine hk_checkpoints_machine(const hk_machine *machine, const hk_job *job, hk_bytes moved) {
   hk_machine roomier = *machine;
   roomier.gpu_memory.value += (double)moved;
-  roomier.host_memory.value = fmax(0, machine->host_memory.value - (double)moved * job->gpus);
+  roomier.host_memory.value =
+      fmax(0, machine->host_memory.value - (double)moved * hk_job_ranks(job));
   return roomier;
 }
 
@@ -28,9 +29,9 @@ static hk_ns at_least(hk_ns time, double bytes, double link, double fabric) {
 hk_checkpoints hk_checkpoints_of(const hk_forecast *f, const hk_machine *m) {
   const hk_job *job = &f->plan.job;
   hk_checkpoints c = {.moved = hk_checkpoints_moved(&f->plan.model, job)};
-  const double bytes = (double)c.moved * job->grad_accum;
-  c.forward_ns = at_least(f->forward_ns, bytes, m->d2h.value, m->fabric_d2h.value / job->gpus);
-  c.backward_ns = at_least(f->backward_ns, bytes, m->h2d.value, m->fabric_h2d.value / job->gpus);
+  const double bytes = (double)c.moved * job->grad_accum, ranks = hk_job_ranks(job);
+  c.forward_ns = at_least(f->forward_ns, bytes, m->d2h.value, m->fabric_d2h.value / ranks);
+  c.backward_ns = at_least(f->backward_ns, bytes, m->h2d.value, m->fabric_h2d.value / ranks);
   c.iteration_ns =
       f->iteration_ns + (c.forward_ns - f->forward_ns) + (c.backward_ns - f->backward_ns);
   return c;

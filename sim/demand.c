@@ -309,11 +309,16 @@ static hk_demand stage_send(const hk_graph *graph, const hk_machine *m) {
   return d;
 }
 
+/* Those that communicate: other jobs of the node do not. */
+static int gpus_of_job(const hk_graph *graph) {
+  return graph->world / graph->nodes;
+}
+
 /* Every rank of an expert-parallel group sends as many bytes to each other one. The group's ranks
  * are neighbours (Megatron-Core), so of its ep - 1 peers a rank has as many on its node as fit
  * there; links within the node and the network carry their parts at the same time. */
 static hk_demand all_to_all(const hk_graph *graph, const hk_machine *m) {
-  const int local = (int)hk_min(graph->ep, (int64_t)graph->ranks * graph->multiplicity);
+  const int local = (int)hk_min(graph->ep, gpus_of_job(graph));
   const double out = (double)(graph->ep - local) / (graph->ep > 1 ? graph->ep - 1 : 1),
                in = 1 - out;
   const double inside = in > 0 ? m->nvlink.value / in : INFINITY;
@@ -330,7 +335,7 @@ static hk_demand all_to_all(const hk_graph *graph, const hk_machine *m) {
 /* A gather or reduction of what data-parallel ranks have in common, or the ranks with the same
  * experts. `apart`: of neighbours in rank order, one of so many is in the group. */
 static hk_demand among_ranks(const hk_graph *graph, const hk_machine *m, int size, int apart) {
-  const int gpus = graph->ranks * graph->multiplicity;
+  const int gpus = gpus_of_job(graph);
   return collective(graph, m, size, (int)hk_max(1, hk_min(size, gpus / apart)), 1);
 }
 
@@ -397,8 +402,7 @@ static int with_hooks(const hk_op *op, const hk_machine *m) {
 }
 
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
-  const int dp = graph->world / (graph->tp * (graph->pp > 1 ? graph->pp : 1)),
-            gpus = graph->ranks * graph->multiplicity;
+  const int dp = graph->world / (graph->tp * (graph->pp > 1 ? graph->pp : 1));
   switch (op->kind) {
     case HK_OP_LAUNCH:
       return only_latency(m->layer_launch.value * (double)(op->work + with_hooks(op, m)));
@@ -438,7 +442,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return pageable(copy_out(graph, m, fmin(m->d2h.value, m->d2h_pageable.value), 3),
                       &m->d2h_pageable_latency);
     case HK_OP_BARRIER:
-      return graph->world > 1 ? collective(graph, m, graph->world, gpus, 2)
+      return graph->world > 1 ? collective(graph, m, graph->world, gpus_of_job(graph), 2)
                               : only_latency(m->gpu_launch.value);
     case HK_OP_HOST_WAIT:
       return only_latency(0);

@@ -166,7 +166,7 @@ static void advise(hk_forecast *f) {
     }
   }
   const hk_bytes resident_room = m->capacity - m->peak;
-  if (f->host_short > 0 && resident_room * plan->job.gpus > f->host_short) {
+  if (f->host_short > 0 && resident_room * hk_job_ranks(&plan->job) > f->host_short) {
     add_advice(f, "a smaller offload --ratio (GPU memory has room)");
   }
   const int nodes = nodes_needed(f);
@@ -338,7 +338,7 @@ hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *m, hk_bytes
   HK_TRY(hk_forecast_least_memory(plan, &gpu, &host, err));
   gpu -= (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
   host -= (hk_bytes)(m->host_memory.value - m->host_reserved.value);
-  *missing = hk_max(0, host) + hk_max(0, gpu) * plan->job.gpus;
+  *missing = hk_max(0, host) + hk_max(0, gpu) * hk_job_ranks(&plan->job);
   return HK_OK;
 }
 

@@ -11,7 +11,8 @@
 
 hk_nvme hk_nvme_of(const hk_forecast *offload, const hk_machine *m) {
   const hk_plan *plan = &offload->plan;
-  const double of_rank = (double)hk_plan_on_route(plan, HK_ROUTE_CPU), ranks = plan->job.gpus;
+  const double of_rank = (double)hk_plan_on_route(plan, HK_ROUTE_CPU),
+               ranks = hk_job_ranks(&plan->job);
   const double n = of_rank * ranks;
   const double buffers = BUFFERS * STORED * fmin((double)plan->subgroup_numel, of_rank) * ranks;
   hk_nvme nvme = {.read = STORED * n, .wrote = HK_BYTES_STATE * n, .stored = STORED * n};

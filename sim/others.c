@@ -157,7 +157,7 @@ static hk_bytes fsdp_gpu(const base *of, int64_t n) {
 
 static void set_memory(hk_other_kind kind, const base *of, int64_t n, hk_other *row) {
   const hk_bytes resident = of->gpu.result.memory.peak;
-  const int ranks = of->cpu.plan.job.gpus;
+  const int ranks = hk_job_ranks(&of->cpu.plan.job);
   const double off = WORKER * (double)n;
   switch (kind) {
     case HK_OTHER_FSDP:
@@ -167,7 +167,7 @@ static void set_memory(hk_other_kind kind, const base *of, int64_t n, hk_other *
       break;
     case HK_OTHER_TORCHAO: /* gradients stay on the GPU; parameter, gradient, moments in bf16 */
       row->gpu = resident - hk_state_bytes(HK_OPTIMIZER_ADAMW8BIT, n);
-      row->host = 4 * HK_BYTES_BF16 * n;
+      row->host = 4 * HK_BYTES_BF16 * n * ranks;
       break;
     case HK_OTHER_SUPEROFFLOAD: /* state, gradients in fp32 and in bf16 */
       row->gpu = of->cpu.result.memory.peak +
@@ -212,7 +212,7 @@ static void fill(const base *of, bool clips, const hk_machine *machine,
   const hk_others_job job = {
       .n = (double)n,
       .last = (double)hk_model_block_parameters(&plan->model, HK_BLOCK_EMBED, plan->job.tp),
-      .ranks = plan->job.gpus,
+      .ranks = hk_job_ranks(&plan->job),
       .world = plan->job.gpus * plan->job.nodes,
       .threads = plan->cpu_threads,
       .micro_steps = plan->job.grad_accum,

@@ -25,7 +25,7 @@ typedef struct {
 /* The team's rate without other traffic: its own, or what host memory allows. */
 static double cpu_rate(const hk_plan *plan, const hk_machine *m) {
   const double alone = hk_update_rate(m, plan->optimizer, plan->cpu_threads);
-  const double ranks = plan->job.gpus;
+  const double ranks = hk_job_ranks(&plan->job);
   return fmin(alone, m->dram.value / hk_update_traffic(plan->optimizer) / ranks);
 }
 

@@ -25,7 +25,7 @@ typedef struct {
 } hk_side;
 
 static hk_side side_of(const hk_plan *plan, const hk_machine *m) {
-  const double ranks = plan->job.gpus, n = plan->cpu_threads;
+  const double ranks = hk_job_ranks(&plan->job), n = plan->cpu_threads;
   hk_side s = {.machine = m,
                .ranks = ranks,
                .in = fmin(m->h2d.value, m->fabric_h2d.value / ranks),

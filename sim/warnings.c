@@ -110,12 +110,12 @@ static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machi
 
 static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   const int gpus = (int)machine->gpus.value;
-  if (plan->job.gpus > gpus) {
+  if (hk_job_ranks(&plan->job) > gpus) {
     warn(
         w,
         "--gpus %d is more than the %d of %s: its fabric, host memory and cores are scaled to that "
         "number, which nobody has measured",
-        plan->job.gpus, gpus, machine->name);
+        hk_job_ranks(&plan->job), gpus, machine->name);
   }
   if (plan->job.nodes > 1 && machine->net.origin == HK_ORIGIN_DEFAULT) {
     warn(w, "the network between nodes of %s is hocket's default", machine->name);
@@ -124,8 +124,8 @@ static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *m
     warn(w, "the plan was made for %s", plan->machine);
   }
   const int cores = (int)machine->cores.value;
-  if (plan->cores_bound && plan->cpu_threads * plan->job.gpus > cores) {
-    warn(w, "%d ranks of %d CPU threads share the %d cores of %s", plan->job.gpus,
+  if (plan->cores_bound && plan->cpu_threads * hk_job_ranks(&plan->job) > cores) {
+    warn(w, "%d ranks of %d CPU threads share the %d cores of %s", hk_job_ranks(&plan->job),
          plan->cpu_threads, cores, machine->name);
   }
 }
@@ -164,7 +164,7 @@ static void warn_of_scaling(hk_warnings *w, const hk_plan *plan) {
 static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
-  const int spare = (int)machine->cores.value - plan->cpu_threads * plan->job.gpus;
+  const int spare = (int)machine->cores.value - plan->cpu_threads * hk_job_ranks(&plan->job);
   if (plan->runtime != HK_RUNTIME_HOCKET || n[HK_ROUTE_CPU] == 0 || n[HK_ROUTE_STAGED] == 0 ||
       plan->piece_numel >= SMALL_PIECE || plan->cpu_threads >= HK_LEAST_LENDER || spare > 0)
     return;
@@ -290,11 +290,14 @@ static void warn_of_idle_gpus(hk_warnings *w, const hk_plan *plan, const hk_mach
   hk_plan_route_totals(plan, n);
   const bool host = n[HK_ROUTE_CPU] + n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] > 0;
   if (w->status != HK_OK || fitted_on != NULL || !host) return;
-  if (plan->job.gpus >= (int)machine->gpus.value) return;
+  if (hk_job_ranks(&plan->job) >= (int)machine->gpus.value) return;
+  char jobs[32] = "";
+  if (hk_job_jobs(&plan->job) > 1) snprintf(jobs, sizeof jobs, " --jobs %d", plan->job.jobs);
   warn(w,
-       "--gpus %d of the %.0f of %s: the prediction leaves the other GPUs idle and gives these all "
-       "cores and all of host memory",
-       plan->job.gpus, machine->gpus.value, machine->name);
+       "--gpus %d%s of the %.0f of %s: the prediction leaves the other GPUs idle and gives these "
+       "all cores and all of host memory%s",
+       plan->job.gpus, jobs, machine->gpus.value, machine->name,
+       *jobs ? "" : "; --jobs N is so many such jobs at once");
 }
 
 hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, char ***warnings,

@@ -203,6 +203,8 @@ static void settings_out_of_range(void **state) {
   REFUSE_WITH(plan, cpu_threads, 0, "cpu.threads: expected a whole number from 1 to 65536, got 0");
   REFUSE_WITH(plan, cpu_threads, 65537, "cpu.threads: expected a whole number from 1 to 65536");
   REFUSE_WITH(plan, job.loss_chunks, -1, "loss_chunks: expected a whole number from 1 to 65536");
+  REFUSE_WITH(plan, job.jobs, 17, "jobs: expected 1 to 16 jobs of 4 GPUs on a node of at most 64");
+  REFUSE_WITH(plan, job.jobs, -1, "jobs: expected 1 to 16 jobs");
   REFUSE_WITH(plan, job.tp, 3, "tp 3 does not divide the 4 GPUs of a node");
   REFUSE_WITH(plan, flush_blocks, -1, "flush.blocks: expected a whole number from 1 to 1048576");
   plan.flush_blocks = 3;

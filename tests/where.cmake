@@ -12,7 +12,7 @@
 # Scripts that run the program many times: under ASan they take three to five times as long. There
 # the readers' code runs in the fuzz targets' corpora, the rest in the unit tests.
 set(SCRIPTS golden_bad_input golden_certificate golden_cli_help golden_completion golden_config
-            golden_deterministic golden_escapes golden_estimate golden_fit golden_import golden_largest golden_machine_store
+            golden_deterministic golden_escapes golden_estimate golden_fit golden_import golden_jobs golden_largest golden_machine_store
             golden_machines golden_others golden_overlap golden_price golden_questions golden_ranks golden_readme golden_report
             golden_report_browser golden_screen
             golden_set golden_sweep golden_timeline golden_trace_store unit_readme_check)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/jobs.h"
 #include "cli/print/emit.h"
 #include "cli/print/report.h"
 #include "cli/print/screen.h"
@@ -40,17 +41,23 @@ static const char *tell_peak(const hk_footprint *f, const char *to, char *buffer
   return buffer;
 }
 
+/* Of which jobs host memory is. */
+static const char *tell_jobs(const estimate *e) {
+  return hk_job_jobs(&e->job) > 1 ? " (all jobs)" : "";
+}
+
 /* Divided experts are on several ranks, so no way is for one. */
 static void print_divided(const estimate *e) {
   const hk_way way = e->ways[HK_WAY_ZERO3].ranks > 0 ? HK_WAY_ZERO3 : HK_WAY_ZERO1;
   const hk_footprint *all = &e->ways[way], *offload = &e->ways[HK_WAY_ZERO3_OFFLOAD];
-  char smallest[128], peak[64], offloaded[128] = "";
+  char smallest[128], peak[64], each[32], offloaded[128] = "";
   if (offload->ranks > 0)
-    snprintf(offloaded, sizeof offloaded, "%s GiB GPU + %.1f GiB host with offload; ",
-             tell_peak(offload, " to ", peak, sizeof peak), hk_gib(offload->host));
-  hk_print_text(0, 2, "needs %.1f GiB on each of %d GPUs (%s); %ssmallest GPU: %s",
-                hk_gib(all->gpu), all->ranks * e->job.tp * hk_job_pp(&e->job), hk_way_name(way),
-                offloaded, hk_smallest_gpu_text(&e->gpus[way], smallest, sizeof smallest));
+    snprintf(offloaded, sizeof offloaded, "%s GiB GPU + %.1f GiB host%s with offload; ",
+             tell_peak(offload, " to ", peak, sizeof peak), hk_gib(offload->host), tell_jobs(e));
+  hk_print_text(0, 2, "%sneeds %.1f GiB on each of %d GPUs (%s); %ssmallest GPU: %s",
+                hk_jobs_each(&e->job, each, sizeof each), hk_gib(all->gpu),
+                all->ranks * e->job.tp * hk_job_pp(&e->job), hk_way_name(way), offloaded,
+                hk_smallest_gpu_text(&e->gpus[way], smallest, sizeof smallest));
 }
 
 static void print_answer(const estimate *e) {
@@ -60,15 +67,16 @@ static void print_answer(const estimate *e) {
   }
   const hk_way way = e->ways[HK_WAY_OFFLOAD].ranks > 0 ? HK_WAY_OFFLOAD : HK_WAY_STREAM;
   const hk_footprint *all = &e->ways[HK_WAY_GPU], *offload = &e->ways[way];
-  char alone[128], offloaded[128], peak[64], each[40] = "one GPU";
+  char alone[128], offloaded[128], peak[64], jobs[32], each[40] = "one GPU";
   if (e->job.tp > 1) snprintf(each, sizeof each, "each of %d GPUs (tp)", e->job.tp);
-  hk_print_text(0, 2,
-                "needs %.1f GiB on %s; %s GiB GPU + %.1f GiB host with offload; smallest GPU: %s; "
-                "with offload: %s",
-                hk_gib(all->gpu), each, tell_peak(offload, " to ", peak, sizeof peak),
-                hk_gib(offload->host),
-                hk_smallest_gpu_text(&e->gpus[HK_WAY_GPU], alone, sizeof alone),
-                hk_smallest_gpu_text(&e->gpus[way], offloaded, sizeof offloaded));
+  hk_print_text(
+      0, 2,
+      "%sneeds %.1f GiB on %s; %s GiB GPU + %.1f GiB host%s with offload; smallest GPU: %s; "
+      "with offload: %s",
+      hk_jobs_each(&e->job, jobs, sizeof jobs), hk_gib(all->gpu), each,
+      tell_peak(offload, " to ", peak, sizeof peak), hk_gib(offload->host), tell_jobs(e),
+      hk_smallest_gpu_text(&e->gpus[HK_WAY_GPU], alone, sizeof alone),
+      hk_smallest_gpu_text(&e->gpus[way], offloaded, sizeof offloaded));
 }
 
 static void print_heading(const estimate *e) {
@@ -137,9 +145,10 @@ static hk_status print_text(const estimate *e, hk_error *err) {
   HK_TRY(print_ways(e, err));
   hk_print_text(0, 0,
                 "GPU GiB: peak of each GPU; of a range the end if gradients leave it more slowly "
-                "than backward makes them, and wait. Host memory: of all GPUs together. rest: "
+                "than backward makes them, and wait. Host memory: of all GPUs%s together. rest: "
                 "activations, workspaces, gathered weights, staging buffers, waiting gradients. "
-                "fits on: the smallest GPU of 'hocket machine parts gpu' with bf16.");
+                "fits on: the smallest GPU of 'hocket machine parts gpu' with bf16.",
+                hk_job_jobs(&e->job) > 1 ? " of all jobs" : "");
   print_notes(&e->model);
   return HK_OK;
 }

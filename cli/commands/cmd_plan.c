@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/compare.h"
 #include "cli/interrupt.h"
+#include "cli/jobs.h"
 #include "cli/largest.h"
 #include "cli/others.h"
 #include "cli/price.h"
@@ -38,6 +39,7 @@ typedef struct {
   hk_advice advice;                /* empty with --quiet */
   hk_certificate certificate;      /* of the first schedule */
   hk_search_progress searched;     /* evaluated 0: not searched */
+  hk_ns alone;                     /* of the first schedule, see cli/jobs.h */
   hk_other others[HK_OTHER_COUNT]; /* with --others */
 } hk_planning;
 
@@ -54,9 +56,10 @@ static const hk_row_error *error_of(const hk_planning *p, size_t row) {
 static void print_answer(const hk_planning *p) {
   const hk_ranking *ranking = &p->ranking;
   const hk_forecast *best = &ranking->forecasts[0];
-  char title[96], time[64], ratio[48] = "";
+  char title[96], time[64], each[32], ratio[48] = "";
+  hk_jobs_each(&best->plan.job, each, sizeof each);
   if (ranking->n_fit == 0) {
-    hk_print_text(0, 0, "%s", ranking->reason);
+    hk_print_text(0, 0, "%s%s", each, ranking->reason);
     return;
   }
   const bool training = hk_forecast_is_training(best);
@@ -64,7 +67,7 @@ static void print_answer(const hk_planning *p) {
     snprintf(ratio, sizeof ratio, ", %s%.2f x bound",
              training && best->plan.overlap == HK_OVERLAP_NONE ? "update " : "",
              hk_report_bound_ratio(best));
-  hk_print_text(0, 2, "%s%s fits: %s ms/iteration%s, %s %.0f %% busy",
+  hk_print_text(0, 2, "%s%s%s fits: %s ms/iteration%s, %s %.0f %% busy", each,
                 hk_forecast_title(best, title, sizeof title),
                 best->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "",
                 hk_format_ms(best->iteration_ns, &error_of(p, 0)->iteration, time, sizeof time),
@@ -98,6 +101,7 @@ static void print_why(const hk_planning *p, bool quiet) {
                   best->tokens_per_s, hk_gib(memory->peak), hk_gib(memory->capacity),
                   hk_gib(memory->host_peak), hk_gib(memory->host_capacity));
     if (!quiet) print_tight(memory, &p->setup.machine);
+    hk_jobs_print(best, p->alone);
     hk_price_print(&p->price, best, &error_of(p, 0)->iteration);
     if (!quiet) hk_report_uncertainty(&p->uncertainty);
   }
@@ -302,6 +306,7 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
     hk_put_number(root, "frozen_parameters", (double)setup->model.frozen_parameters, ok);
   hk_put_string(root, "machine", setup->machine.name, ok);
   put_job(&setup->job, root, ok);
+  hk_jobs_json(&ranking->forecasts[0], p->alone, root, ok);
   hk_report_bound_json(&ranking->forecasts[0], root, ok);
   hk_report_certificate_json(&p->certificate, root, ok);
   hk_put_item(root, "best", ranking->n_fit > 0 ? cJSON_CreateNumber(0) : cJSON_CreateNull(), ok);
@@ -476,6 +481,7 @@ static hk_status make(hk_args *args, hk_planning *p, hk_error *err) {
   if (args->others)
     HK_TRY(hk_others_make(&setup->model, &setup->machine, &setup->job, &setup->settings,
                           args->max_norm > 0, p->others, err));
+  HK_TRY(hk_jobs_alone(&p->ranking.forecasts[0], &p->setup.machine, &p->alone, err));
   if (!hk_emit_instead(args->output))
     HK_TRY(hk_certify(&p->ranking.forecasts[0], &p->setup.machine, &p->certificate, err));
   if (p->ranking.n_fit > 0 && !hk_emit_instead(args->output))
@@ -538,6 +544,9 @@ const hk_command hk_command_plan = {
         "--others adds a table of what users would otherwise run, and one line that compares\n"
         "the fastest with the best schedule. 'known error' is that of a predicted iteration\n"
         "beside a measured or published one; --wide says which.\n"
+        "--jobs N plans N equal jobs at once on each node, with GPUs of their own, which\n"
+        "share cores, host memory and links: times are of one, host memory is of all. For\n"
+        "example hocket plan --model llama-2-7b --machine dgx-h100-8x80gb --jobs 8.\n"
         "--mtbf HOURS counts failures and checkpoints: time and cost are those with the\n"
         "best interval (Young 1974, Daly 2006). Llama 3's paper (arXiv 2407.21783) has\n"
         "419 unexpected interruptions of 2,048 nodes in 54 days: 6,300 hours a node.\n"

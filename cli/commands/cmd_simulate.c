@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "cli/command.h"
+#include "cli/jobs.h"
 #include "cli/print/emit.h"
 #include "cli/print/explain.h"
 #include "cli/print/report.h"
@@ -30,8 +31,8 @@ static hk_status keep(const hk_args *args, const hk_forecast *forecast, const hk
 }
 
 static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
-                            const hk_machine *machine, const hk_uncertainty *uncertainty,
-                            int64_t kept, hk_error *err) {
+                            const hk_machine *machine, hk_ns alone,
+                            const hk_uncertainty *uncertainty, int64_t kept, hk_error *err) {
   bool ok = true;
   cJSON *root = hk_emit_begin("hocket.forecast/1", &ok);
   hk_status status = hk_report_json(forecast, machine, root, err);
@@ -39,6 +40,7 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
     cJSON_Delete(root);
     return status;
   }
+  hk_jobs_json(forecast, alone, root, &ok);
   hk_report_forecast_error_json(uncertainty, forecast, root, &ok);
   if (kept) hk_put_number(root, "timeline", (double)kept, &ok);
   hk_explain_changes_json(machine, root, &ok);
@@ -47,8 +49,9 @@ static hk_status print_json(const hk_args *args, const hk_forecast *forecast,
 }
 
 static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
-                            const hk_machine *machine, const hk_uncertainty *uncertainty,
-                            int64_t kept, hk_error *err) {
+                            const hk_machine *machine, hk_ns alone,
+                            const hk_uncertainty *uncertainty, int64_t kept, hk_error *err) {
+  hk_jobs_print(forecast, alone);
   HK_TRY(hk_report_text(forecast, machine, uncertainty, args->quiet, err));
   if (kept) printf("stored as timeline %lld\n", (long long)kept);
   if (!args->explain) return HK_OK;
@@ -61,9 +64,11 @@ static hk_status print_text(const hk_args *args, const hk_forecast *forecast,
 static hk_status print_report(const hk_args *args, const hk_forecast *forecast,
                               const hk_machine *machine, int64_t kept, hk_error *err) {
   hk_uncertainty uncertainty;
+  hk_ns alone;
+  HK_TRY(hk_jobs_alone(forecast, machine, &alone, err));
   HK_TRY(hk_uncertainty_make(forecast, 1, machine, &uncertainty, err));
-  const hk_status status =
-      (args->json ? print_json : print_text)(args, forecast, machine, &uncertainty, kept, err);
+  const hk_status status = (args->json ? print_json : print_text)(args, forecast, machine, alone,
+                                                                  &uncertainty, kept, err);
   hk_uncertainty_free(&uncertainty);
   return status;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/jobs.h"
 #include "cli/print/emit.h"
 #include "cli/print/report.h"
 #include "cli/print/report_uncertainty.h"
@@ -50,15 +51,16 @@ static const char *tell_value(const hk_largest_job *l, const hk_largest_best *be
 static void print_answer(const hk_largest_job *l) {
   static const char *const what[] = {"micro-batch", "sequence", "model"};
   const hk_largest_best *best = hk_largest_answer(l);
-  char value[160], title[96], time[64];
+  char value[160], title[96], time[64], each[32];
+  hk_jobs_each(&l->setup.job, each, sizeof each);
   if (best->value == 0) {
-    hk_print_text(0, 2, "largest %s: none fits: %s", what[l->what],
+    hk_print_text(0, 2, "%slargest %s: none fits: %s", each, what[l->what],
                   l->n > 0 ? l->rows[l->n - 1].problem : "");
     return;
   }
   const hk_forecast *f = &best->ranking.forecasts[0];
-  hk_print_text(0, 2, "largest %s: %s: %.0f tokens/s, %s ms/iteration with %s%s", what[l->what],
-                tell_value(l, best, value, sizeof value), f->tokens_per_s,
+  hk_print_text(0, 2, "%slargest %s: %s: %.0f tokens/s, %s ms/iteration with %s%s", each,
+                what[l->what], tell_value(l, best, value, sizeof value), f->tokens_per_s,
                 hk_format_ms(f->iteration_ns, &l->uncertainty.rows[0].iteration, time, sizeof time),
                 hk_forecast_title(f, title, sizeof title),
                 f->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "");
@@ -193,6 +195,7 @@ static hk_status fill_json(const hk_largest_job *l, cJSON *root, bool *ok, hk_er
               counts ? cJSON_CreateNumber((double)best->value) : cJSON_CreateNull(), ok);
   if (best->value > 0) {
     const hk_forecast *f = &best->ranking.forecasts[0];
+    hk_jobs_json(f, 0, root, ok);
     hk_put_string(root, "model", f->plan.model.name, ok);
     hk_put_number(root, "parameters", (double)f->plan.model.parameters, ok);
     cJSON *object = hk_put_object(root, "best", ok);

@@ -70,10 +70,13 @@ void hk_put_pipeline(const hk_job *job, cJSON *object, bool *ok) {
   if (hk_job_chunks(job) > 1) hk_put_number(object, "pp_chunks", job->chunks, ok);
   if (job->sequence_parallel) hk_put_bool(object, "sequence_parallel", true, ok);
   if (hk_job_ep(job) > 1) hk_put_number(object, "ep", job->ep, ok);
+  if (hk_job_jobs(job) > 1) hk_put_number(object, "jobs", job->jobs, ok);
 }
 
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job) {
-  char count[32], used[32], nodes[32] = "", loss[40] = "", part[64] = "", pipeline[96];
+  char count[32], used[32], nodes[32] = "", loss[40] = "", part[64] = "", pipeline[96],
+                            jobs[32] = "";
+  if (hk_job_jobs(job) > 1) snprintf(jobs, sizeof jobs, "%d jobs of ", job->jobs);
   if (job->nodes > 1) snprintf(nodes, sizeof nodes, "%d nodes of ", job->nodes);
   if (model->frozen_parameters > 0)
     snprintf(part, sizeof part, " trained, %s frozen",
@@ -83,10 +86,10 @@ void hk_report_heading(const hk_model *model, const hk_machine *machine, const h
              hk_format_count(model->active, used, sizeof used));
   if (job->loss_chunks > 1) snprintf(loss, sizeof loss, ", loss in %d slices", job->loss_chunks);
   hk_print_text(0, 0,
-                "%s (%s parameters%s) on %s: %s%d GPU%s, tp %d%s, dp %d, micro-batch %d, "
+                "%s (%s parameters%s) on %s: %s%s%d GPU%s, tp %d%s, dp %d, micro-batch %d, "
                 "grad-accum %d, seq %d, activations %s%s",
                 model->name, hk_format_count(model->parameters, count, 32), part, machine->name,
-                nodes, job->gpus, job->gpus == 1 ? "" : "s", job->tp,
+                jobs, nodes, job->gpus, job->gpus == 1 ? "" : "s", job->tp,
                 hk_tell_pipeline(job, pipeline, sizeof pipeline), hk_job_dp(job), job->micro_batch,
                 job->grad_accum, job->seq, job->checkpoint_activations ? "checkpointed" : "kept",
                 loss);

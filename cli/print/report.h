@@ -24,7 +24,7 @@ hk_status hk_report_text(const hk_forecast *forecast, const hk_machine *machine,
 /* ", pp 8 in 3 chunks", " and sequences": what follows the tensor-parallel degree. Returns
  * `buffer`, of 96 bytes or more. */
 const char *hk_tell_pipeline(const hk_job *job, char *buffer, size_t size);
-/* Keys "pp", "pp_chunks", "sequence_parallel", "ep", where they are set. */
+/* Keys "pp", "pp_chunks", "sequence_parallel", "ep", "jobs", where they are set. */
 void hk_put_pipeline(const hk_job *job, cJSON *object, bool *ok);
 /* "MODEL (N parameters) on MACHINE: 4 GPUs, ..." */
 void hk_report_heading(const hk_model *model, const hk_machine *machine, const hk_job *job);

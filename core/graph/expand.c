@@ -143,7 +143,7 @@ static hk_status build(const hk_plan *plan, hk_expand what, hk_graph *graph, hk_
   const hk_job *job = &plan->job;
   memset(graph, 0, sizeof *graph);
   graph->ranks = what.folded ? 1 : job->gpus;
-  graph->multiplicity = what.folded ? job->gpus : 1;
+  graph->multiplicity = hk_job_ranks(job) / graph->ranks;
   graph->world = job->gpus * job->nodes;
   graph->nodes = job->nodes;
   graph->tp = job->tp;

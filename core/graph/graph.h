@@ -172,8 +172,8 @@ typedef struct {
   size_t n_lanes;
   int iterations;   /* copies of the iteration in the graph; 0 means 1 */
   int ranks;        /* ranks with operations of their own: 1 when folded */
-  int multiplicity; /* ranks of a node that each of them represents */
-  int world, nodes; /* for collectives */
+  int multiplicity; /* ranks of a node that each of them represents, those of other jobs included */
+  int world, nodes; /* of one job, for collectives */
   int tp, pp, ep;
   bool cores_unbound;     /* ranks are not bound to cores: their pages are on any memory domain */
   bool weights_pulled;    /* kernels fetch weights from host memory; else copy engines do */

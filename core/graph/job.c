@@ -143,6 +143,10 @@ hk_status hk_job_check(const hk_job *job, const hk_model *model, hk_error *err) 
                      fields[i].name, fields[i].most, fields[i].value);
     }
   }
+  if (job->jobs < 0 || job->jobs > HK_MOST_GPUS / job->gpus)
+    return hk_fail(err, HK_INPUT,
+                   "jobs: expected 1 to %d jobs of %d GPUs on a node of at most %d, got %d",
+                   HK_MOST_GPUS / job->gpus, job->gpus, HK_MOST_GPUS, job->jobs);
   if (job->gpus % job->tp != 0) {
     return hk_fail(err, HK_INPUT,
                    "tp %d does not divide the %d GPUs of a node: tensor parallelism stays within a "

@@ -97,7 +97,17 @@ typedef struct {
   bool sequence_parallel; /* what tp does not divide is divided by tokens (arXiv 2205.05198) */
   int ep; /* expert parallelism: ranks that divide the experts of a layer, neighbours of one stage;
              0 or 1: none. The model must be one of as many (hk_model_divide_experts) */
+  int jobs; /* equal jobs at once on each node, of `gpus` GPUs each; 0 or 1: this one alone. They
+               share cores, host memory and links, and nothing else */
 } hk_job;
+
+static inline int hk_job_jobs(const hk_job *job) {
+  return job->jobs > 1 ? job->jobs : 1;
+}
+/* Ranks of a node, of all its jobs. */
+static inline int hk_job_ranks(const hk_job *job) {
+  return job->gpus * hk_job_jobs(job);
+}
 
 static inline int hk_job_pp(const hk_job *job) {
   return job->pp > 1 ? job->pp : 1;

@@ -26,7 +26,7 @@ static bool add_string(cJSON *object, const char *key, const char *value) {
   return cJSON_AddStringToObject(object, key, value) != NULL;
 }
 
-/* "loss_chunks", "pp", "pp_chunks" and "ep" are written only if they are above 1,
+/* "loss_chunks", "pp", "pp_chunks", "ep" and "jobs" are written only if they are above 1,
  * "sequence_parallel" only if it is true. */
 static bool add_job(cJSON *root, const hk_job *job) {
   cJSON *o = cJSON_AddObjectToObject(root, "job");
@@ -38,7 +38,8 @@ static bool add_job(cJSON *root, const hk_job *job) {
          (job->pp <= 1 || add_number(o, "pp", job->pp)) &&
          (job->chunks <= 1 || add_number(o, "pp_chunks", job->chunks)) &&
          (!job->sequence_parallel || cJSON_AddTrueToObject(o, "sequence_parallel") != NULL) &&
-         (job->ep <= 1 || add_number(o, "ep", job->ep));
+         (job->ep <= 1 || add_number(o, "ep", job->ep)) &&
+         (job->jobs <= 1 || add_number(o, "jobs", job->jobs));
 }
 
 /* "blocks" and "reduce_first" are written only if they are set. */
@@ -196,6 +197,7 @@ static hk_status read_job(const cJSON *root, hk_job *job, hk_error *err) {
   HK_TRY(read_int_if(o, "pp", HK_MODEL_MOST_STAGES, &job->pp, err));
   HK_TRY(read_int_if(o, "pp_chunks", HK_MODEL_MOST_STAGES, &job->chunks, err));
   HK_TRY(read_int_if(o, "ep", HK_MODEL_MOST_EXPERT_RANKS, &job->ep, err));
+  HK_TRY(read_int_if(o, "jobs", HK_MOST_GPUS, &job->jobs, err));
   if (cJSON_GetObjectItemCaseSensitive(o, "sequence_parallel") != NULL)
     HK_TRY(hk_json_bool(o, "sequence_parallel", &job->sequence_parallel, err));
   return hk_json_bool(o, "checkpoint_activations", &job->checkpoint_activations, err);
@@ -341,14 +343,14 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
   /* plan/1 has neither the last three of the document's keys nor the last three of a subgroup's. */
   const size_t n_root = sizeof root_keys / sizeof *root_keys;
   static const struct {
-    const char *object, *keys[12];
+    const char *object, *keys[13];
     size_t n;
   } objects[] = {
       {"model", {"name", "config"}, 2},
       {"job",
        {"gpus", "nodes", "tp", "micro_batch", "grad_accum", "seq", "checkpoint_activations",
-        "loss_chunks", "pp", "pp_chunks", "sequence_parallel", "ep"},
-       12},
+        "loss_chunks", "pp", "pp_chunks", "sequence_parallel", "ep", "jobs"},
+       13},
       {"policy", {"name", "stride", "ratio"}, 3},
       {"flush", {"mode", "bytes_per_param", "blocks", "reduce_first"}, 4},
       {"staging", {"buffers", "piece_numel"}, 2},
