@@ -23,7 +23,7 @@
  *   update   = pass(4) + pass(8) + adam(28, 0.765, 1)
  * Threads: torchrun sets OMP_NUM_THREADS=1, so there is a row with t = 1. A rank started otherwise
  * takes all cores, which the ranks then fight over: 5520 ms were measured so, 1807 with cores /
- * ranks threads on another node. How far that alone explains it has not been measured.
+ * ranks threads on another node. How far that alone explains it has not been measured on GPUs.
  *
  * torchao's CPUOffloadOptimizer (torchao 0.19, torchao/optim/cpu_offload.py): one GPU, bf16
  * parameters and moments; gradients are copied during backward; step() updates tensor after tensor

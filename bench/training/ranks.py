@@ -9,8 +9,8 @@ prints a table of milliseconds an iteration and of losses.
     ranks.py --check [CASE,...] [--gpus N] [--device cuda]
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
-the same on the CPU), hocket (attached, overlap both, gradients in bf16), hocket+gpu_memory=BYTES,
-hocket+plan=auto. The same with hocket-ddp: DDP instead of FSDP2, whose ranks share out the state;
+the same on the CPU; offload+threads=N sets torch's threads of a rank), hocket (attached, overlap
+both, gradients in bf16), hocket+gpu_memory=BYTES, hocket+plan=auto. The same with hocket-ddp: DDP instead of FSDP2, whose ranks share out the state;
 hocket-ddp-alone is not attached: each rank updates all. ddp: DDP, torch's fused AdamW, autocast to
 bf16. Rows of hocket have bf16 parameters, the others fp32 ones that FSDP2 gathers as bf16. The bits
 of their gradients are the same, losses differ by how weights are rounded.
@@ -89,7 +89,7 @@ def sharded(options: argparse.Namespace, row: str, device: Any) -> Any:
         model = model.to("cpu").float()
         how["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    if row == "offload":
+    if row.startswith("offload"):
         how["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
     for part in (model.model.embed_tokens, *model.model.layers, model.lm_head):
         fully_shard(part, **how)
@@ -135,6 +135,9 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
 
     began = time.monotonic()
     name, (row, _, clip) = row, row.partition("@")
+    threads = re.match(r"offload\+threads=(\d+)$", row)
+    if threads:
+        torch.set_num_threads(int(threads[1]))
     model = sharded(options, row, device)
     opt = optimizer(row, model)
     of = workload.shape(options.size, options.layers)
@@ -187,6 +190,9 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
         result["ahead"] = opt.last_step.ahead
         result["threads"] = report.get("threads")
         result["gpu_bytes"] = opt.gpu_bytes()
+    if row.startswith("offload"):
+        result["threads"] = torch.get_num_threads()
+        result["host_ms"] = rank_kinds.phases(marks.host_ms())
     if device.type == "cuda":
         result["gpu_peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     if options.record:

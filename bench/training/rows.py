@@ -138,18 +138,20 @@ class OnGpu(Row):
         self.params = self.masters = self.m = self.v = self.steps = []
 
 
-class Torchao(Row):
-    """torchao's CPUOffloadOptimizer: bf16 state, no clipping."""
+class Library(Row):
+    """An optimizer of a library on bf16 weights: no fp32 masters, no clipping."""
 
     exact = False
 
     def __init__(self, job: Job, settings: Optional[Mapping[str, str]] = None) -> None:
         super().__init__(job, settings)
-        from torchao.optim import CPUOffloadOptimizer
+        self.optimizer: Any = self.make(
+            self.model.parameters(), lr=workload.LR, betas=workload.BETAS, eps=workload.EPS,
+            weight_decay=workload.WEIGHT_DECAY)
 
-        self.optimizer: Any = CPUOffloadOptimizer(
-            self.model.parameters(), torch.optim.AdamW, lr=workload.LR, betas=workload.BETAS,
-            eps=workload.EPS, weight_decay=workload.WEIGHT_DECAY, fused=True)
+    def make(self, params: Any, **settings: Any) -> Any:
+        """The optimizer."""
+        raise NotImplementedError
 
     def step(self) -> None:
         self.optimizer.step()
@@ -158,6 +160,33 @@ class Torchao(Row):
     def close(self) -> None:
         super().close()
         self.optimizer = None
+
+
+class Torchao(Library):
+    """torchao's CPUOffloadOptimizer: bf16 state on the host."""
+
+    def make(self, params: Any, **settings: Any) -> Any:
+        from torchao.optim import CPUOffloadOptimizer
+
+        return CPUOffloadOptimizer(params, torch.optim.AdamW, fused=True, **settings)
+
+
+class AdamW8bit(Library):
+    """bitsandbytes' AdamW8bit: 8-bit moments on the GPU."""
+
+    def make(self, params: Any, **settings: Any) -> Any:
+        from bitsandbytes.optim import AdamW8bit as found
+
+        return found(params, **settings)
+
+
+class AdamW8bitTorchao(Library):
+    """torchao's AdamW8bit, which torch.compile makes."""
+
+    def make(self, params: Any, **settings: Any) -> Any:
+        from torchao.optim import AdamW8bit as found
+
+        return found(params, **settings)
 
 
 class DeepSpeed(Row):
@@ -322,6 +351,8 @@ ROWS: Dict[str, Type[Row]] = {
     "hocket-dropin": HocketDropIn,
     "hocket-gpu": HocketGpu,
     "torchao": Torchao,
+    "adamw8bit": AdamW8bit,
+    "adamw8bit-torchao": AdamW8bitTorchao,
     "deepspeed-2": DeepSpeed,
     "deepspeed-3": DeepSpeed3,
 }
@@ -348,5 +379,5 @@ def parse(spec: str) -> Tuple[str, Dict[str, str]]:
     return name, settings
 
 
-ALONE = ("torchao", "deepspeed-2", "deepspeed-3")
+ALONE = ("torchao", "adamw8bit", "adamw8bit-torchao", "deepspeed-2", "deepspeed-3")
 """Rows that have a process of their own: they leave memory, hooks or process groups behind."""

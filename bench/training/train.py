@@ -18,10 +18,11 @@ from typing import Any, Dict, List
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROWS = ("model-only", "gpu", "hocket-none", "hocket-forward", "hocket-both", "hocket-dropin",
-        "hocket-gpu", "hocket-run", "torchao", "deepspeed-2", "deepspeed-3")
+        "hocket-gpu", "hocket-run", "torchao", "adamw8bit", "adamw8bit-torchao", "deepspeed-2",
+        "deepspeed-3")
 BEFORE, AFTER = "bench-before", "bench-after"  # profiles of --calibrate
 CLIPS = ("natural", "never", "sometimes", "always")
-ALONE = ("torchao", "deepspeed-2", "deepspeed-3")
+ALONE = ("torchao", "adamw8bit", "adamw8bit-torchao", "deepspeed-2", "deepspeed-3")
 GROUPS = {
     "all": [name for name in ROWS if name not in ("hocket-dropin", "hocket-gpu", "hocket-run")],
     "hocket": ["model-only", "hocket-none", "hocket-forward", "hocket-both"],
