@@ -106,7 +106,7 @@ static void add_row(const hk_ranks_validation *v, const row *r, void *with) {
 
 hk_status hk_print_ranks_table(const hk_ranks_validation *v, hk_error *err) {
   hk_column columns[MOST_COLUMNS] = {{"ms", HK_LEFT}, {"predicted", HK_RIGHT}};
-  char names[HK_MOST_GPUS][16];
+  char names[HK_MOST_GPUS][32];
   for (size_t r = 0; r < v->n; r++) {
     snprintf(names[r], sizeof names[r], "rank %zu", r);
     /* Of more ranks than a screen has room for the last ones are left out. */
@@ -150,7 +150,7 @@ hk_status hk_write_ranks_trace(const hk_args *args, const char *command,
                                const hk_ranks_validation *v, hk_error *err) {
   hk_timeline timelines[HK_MOST_GPUS + 1] = {0};
   hk_chrome_layer layers[HK_MOST_GPUS + 1] = {{"predicted", &timelines[0]}};
-  char names[HK_MOST_GPUS][24];
+  char names[HK_MOST_GPUS][48];
   if (!args->timeline) return HK_OK;
   for (size_t r = 0; r < v->n; r++) {
     snprintf(names[r], sizeof names[r], "measured, rank %zu", r);
