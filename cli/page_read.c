@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/jobs.h"
 #include "cli/page.h"
 #include "cli/print/explain.h"
 #include "cli/print/report.h"
@@ -26,11 +27,14 @@ typedef struct {
 static hk_status put_document(const hk_forecast *forecast, const hk_machine *machine,
                               cJSON *document, bool *ok, hk_error *err) {
   char title[96];
+  hk_ns alone;
   hk_uncertainty uncertainty;
   HK_TRY(hk_report_json(forecast, machine, document, err));
   hk_put_string(document, "title", hk_forecast_title(forecast, title, sizeof title), ok);
   hk_put_string(document, "model", forecast->plan.model.name, ok);
   hk_put_string(document, "machine", machine->name, ok);
+  HK_TRY(hk_jobs_alone(forecast, machine, &alone, err));
+  hk_jobs_json(forecast, alone, document, ok);
   HK_TRY(hk_uncertainty_make(forecast, 1, machine, &uncertainty, err));
   hk_report_forecast_error_json(&uncertainty, forecast, document, ok);
   hk_uncertainty_free(&uncertainty);

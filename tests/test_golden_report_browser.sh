@@ -11,11 +11,11 @@ done
 [ -n "$browser" ] || { echo "no Chromium (Debian: chromium-headless-shell): skipped" && exit 77; }
 [ -e "$HOCKET_SHARE/report/plotly.min.js" ] || { echo "no plotly.js (scripts/plotly): skipped" && exit 77; }
 
-# drawn NAME: loads NAME.html, and leaves its elements in NAME.dom.
+# drawn NAME [OPTION]: loads NAME.html, and leaves its elements in NAME.dom.
 drawn() {
   [ "$(stat -c %s "$1.html")" -lt 10000000 ] || fail "$1.html: 10 MB or more"
   timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$folder/profile" \
-    --virtual-time-budget=20000 --log-net-log="$folder/net.json" --dump-dom "file://$folder/$1.html" \
+    --virtual-time-budget=20000 --log-net-log="$folder/net.json" ${2:+"$2"} --dump-dom "file://$folder/$1.html" \
     >"$1.dom" 2>err || fail "$1.html: $browser: exit $?"
   grep -q '<body data-state="drawn"' "$1.dom" ||
     fail "$1.html: $(grep -o '<body[^>]*>' "$1.dom"), $(tail -n 3 err)"
@@ -55,6 +55,20 @@ box.data[0].customdata.every(c => !/operations, first/.test(c[0])) \&\& box.data
 drawn zoomed
 has zoomed 1 'data-zoomed="true"'
 
+# -- On a phone, and in print from there ------------------------------------------------------------
+
+# Rows of quantities are at most six lines high, and legends end above what they name.
+sed 's|</body>|<script>const wait = setInterval(() => { if (!document.body.dataset.state) return;\
+clearInterval(wait); const rows = [...document.querySelectorAll("td.wide")];\
+document.body.dataset.low = rows.length > 50 \&\& rows.every(r => r.offsetHeight < 130);\
+dispatchEvent(new Event("beforeprint")); setTimeout(() => { const legends = [...document.querySelectorAll(".plot")]\
+.map(p => [p.querySelector(".legend .bg"), p]).filter(l => l[0]); document.body.dataset.apart = legends.length > 2 \&\&\
+legends.every(([l, p]) => l.getBoundingClientRect().bottom <= p.getBoundingClientRect().top + p._fullLayout._size.t + 1); }); }, 50);\
+</script></body>|' plan.html >phone.html
+drawn phone --window-size=390,800
+has phone 1 'data-low="true"'
+has phone 1 'data-apart="true"'
+
 # -- Other inputs -----------------------------------------------------------------------------------
 
 cat >spec.json <<'END'
@@ -84,12 +98,15 @@ json.dump({"schema": "hocket.training_validation/1", "plan": "zero-offload", "mo
 END
 "$hocket" plan --model llama-2-7b --machine h200-16c --machine gh200-96gb --json --quiet >machines.json 2>err ||
   fail "machines: $(cat err)"
-ok report spec.db machines.json runs.json ranking.json spans.json training.json -o others.html
+"$hocket" simulate --model gpt2 --machine dgx-h100-8x80gb --jobs 4 --policy zero-offload -o jobs.json --quiet >out 2>err ||
+  fail "jobs: $(cat err)"
+ok report spec.db machines.json runs.json ranking.json spans.json training.json jobs.json -o others.html
 drawn others
 has others 1 'llama-2-7b on 2 machines'
 has others 3 'id="(pareto_memory|pareto_money|errors|attribution)-'
 has others 8 '<g class="point"><path'
 has others 1 'for a million tokens'
+has others 1 '4 equal jobs at once on each node, in step, each on 2 GPUs'
 has others 1 'Errors by cause: training.json'
 has others 1 'a recorded training run'
 

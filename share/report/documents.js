@@ -91,7 +91,7 @@ function originsTable(parent, explain) {
     ["value", r => quantity(r[1].value, r[1].unit), ""],
     ["± %", r => r[1].error == null ? "" : number(100 * r[1].error, 1), "minor"],
     ["origin", r => r[1].origin, "text"],
-    ["source", r => r[1].source, "text long"],
+    ["source", r => r[1].source, "text long wide"],
   ], rows);
 }
 
@@ -103,6 +103,11 @@ function answer(parent, heading, fits, figure, lines) {
   add(box, "div", figure, "figure");
   for (const line of lines) if (line) add(box, "p", line);
 }
+
+/* Of one job no line. */
+const jobsLine = jobs => !jobs ? "" : `${jobs.count} equal jobs at once on each node, in step, each on ${jobs.gpus} ` +
+  `GPU${jobs.gpus === 1 ? "" : "s"}: times are of one, host memory is of all` +
+  (jobs.others_idle_ms == null ? "" : `; ${ms(jobs.others_idle_ms)} ms with the others idle, ${number(jobs.tokens_per_s)} tokens/s together`);
 
 function scheduleAnswer(parent, heading, s, lines) {
   const range = interval(s);
@@ -132,6 +137,7 @@ const PAGES = {
     answer(parent, d) {
       const c = d.certificate;
       scheduleAnswer(parent, `${d.model} on ${d.machine}`, d.schedules[0], [
+        jobsLine(d.jobs),
         `${d.job.nodes} x ${d.job.gpus} GPUs, tp ${d.job.tp}, micro-batch ${d.job.micro_batch}, grad-accum ${d.job.grad_accum}, ` +
           `seq ${number(d.job.seq)}`,
         c && c.gap_pct != null ? `No division of the update is faster than ${ms(c.bound_ms)} ms: ` +
@@ -160,6 +166,7 @@ const PAGES = {
   "hocket.forecast/1": {
     answer(parent, d, input) {
       scheduleAnswer(parent, d.model ? `${d.model} on ${d.machine}` : input.name, d, [
+        jobsLine(d.jobs),
         `forward ${ms(d.fwd_ms)}, backward ${ms(d.bwd_ms)}, update ${ms(d.update_ms)} ms`]);
     },
     sections(name, d) {

@@ -83,10 +83,11 @@ function drawWaiting(end) {
 
 const grid = { gridcolor: "#e3e3e3", zeroline: false, linecolor: "#555", ticks: "outside" };
 
-/* A page in print has another width than the window. */
+/* A page in print has another width than the window. The first layout still has the margin of the
+   window's legend, the second that of the new one. */
 addEventListener("beforeprint", () => {
   while (waiting.length) waiting.shift()();
-  plots.forEach(p => Plotly.relayout(p, { width: 690 }));
+  for (const width of [689, 690]) plots.forEach(p => Plotly.relayout(p, { width }));
 });
 addEventListener("afterprint", () => plots.forEach(p => Plotly.relayout(p, { autosize: true, width: null })));
 
