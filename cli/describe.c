@@ -12,13 +12,26 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/infile.h"
 #include "core/base/json.h"
+
+#define MOST_CONFIG (16 << 20) /* bytes */
 
 /* python3 -m hocket, which would look for modules in the working directory first: it may be a
  * checkpoint that somebody else has made. */
 #define SCRIPT                                                \
   "import runpy, sys; sys.path[:] = filter(None, sys.path); " \
   "runpy.run_module('hocket', run_name='__main__')"
+
+/* Infinite numbers, which Python's json writes and JSON does not have, become null: those of
+ * Mamba's time_step_limit. Texts that have them keep their length. */
+static void drop_infinities(char *text) {
+  static const char infinity[] = "Infinity", none[] = "null    ";
+  for (char *at = text; (at = strstr(at, infinity)); at += sizeof none - 1) {
+    memcpy(at, none, sizeof none - 1);
+    if (at > text && at[-1] == '-') at[-1] = ' ';
+  }
+}
 
 static bool is_foreign(const char *path) {
   char file[4096];
@@ -29,9 +42,15 @@ static bool is_foreign(const char *path) {
   const int n = snprintf(file, sizeof file, "%s%s", path, folder ? "/config.json" : "");
   /* A pipe has been read and is empty now. */
   if (n >= (int)sizeof file || stat(file, &status) != 0 || !S_ISREG(status.st_mode)) return false;
-  if (hk_json_load(file, &config, &ignored) != HK_OK) return false;
-  const bool foreign = hk_model_is_foreign(config);
+  char *text = NULL;
+  size_t length;
+  if (hk_infile_read(file, "a config.json", MOST_CONFIG, &text, &length, &ignored) != HK_OK)
+    return false;
+  drop_infinities(text);
+  const bool foreign =
+      hk_json_parse(text, length, file, &config, &ignored) == HK_OK && hk_model_is_foreign(config);
   cJSON_Delete(config);
+  free(text);
   return foreign;
 }
 
