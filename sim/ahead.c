@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Which subgroups run ahead of the norm: as many as have room for their spares in host memory, or
- * as few as are as fast. */
+ * twice as many as save time. */
 #include "sim/ahead.h"
 
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "sim/held.h"
 
 #define AS_FAST 0.005 /* plans within 0.5 % of a micro-step are as fast */
+#define ROOM    2     /* backward may take so many times as long as predicted */
 
 hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_bytes *left,
                          hk_error *err) {
@@ -54,7 +55,9 @@ static hk_status forecast_with(const hk_forecast *all, size_t n, const hk_machin
   keep_deepest(&plan, n);
   HK_TRY(hk_forecast_make(&plan, machine, NULL, f, err));
   memcpy(f->sums, all->sums, sizeof f->sums);
-  return hk_held_add(f, all->clip_share, machine, err);
+  const hk_status status = hk_held_add(f, all->clip_share, machine, err);
+  if (status != HK_OK) hk_forecast_free(f);
+  return status;
 }
 
 /* Whether `fewer` is as fast. Without early weights sums of several micro-steps may leave the GPU,
@@ -66,30 +69,40 @@ static bool as_fast(const hk_forecast *fewer, const hk_forecast *all) {
          hk_plan_passing_share(&fewer->plan) <= hk_plan_passing_share(&all->plan);
 }
 
-hk_status hk_ahead_fewest(hk_forecast *best, const hk_machine *machine, hk_error *err) {
+/* How many of the deepest subgroups that run ahead have `wanted` parameters; all, if all have
+ * fewer. */
+static size_t count_deepest(const hk_plan *plan, int64_t wanted) {
+  size_t n = 0;
+  for (size_t s = plan->n_subgroups; s-- > 0 && wanted > 0;) {
+    if (!plan->subgroups[s].ahead) continue;
+    wanted -= plan->subgroups[s].numel;
+    n++;
+  }
+  return n;
+}
+
+hk_status hk_ahead_enough(hk_forecast *best, const hk_machine *machine, hk_error *err) {
   size_t least = 0, enough = 0;
-  hk_forecast all = *best, fewest = {0};
-  for (size_t s = 0; s < all.plan.n_subgroups; s++) enough += all.plan.subgroups[s].ahead;
+  int64_t fewest = -1; /* parameters that must run ahead; -1: all */
+  for (size_t s = 0; s < best->plan.n_subgroups; s++) enough += best->plan.subgroups[s].ahead;
   const size_t step = enough / 32 + 1;
-  hk_status status = HK_OK;
-  for (size_t n = 0; least < enough && status == HK_OK; n = (least + enough) / 2) {
+  for (size_t n = 0; least < enough; n = (least + enough) / 2) {
     hk_forecast fewer = {0};
-    status = forecast_with(&all, n, machine, &fewer, err);
-    const bool fast = status == HK_OK && as_fast(&fewer, &all);
-    if (fast) {
-      const hk_forecast replaced = fewest;
-      fewest = fewer;
-      fewer = replaced;
+    HK_TRY(forecast_with(best, n, machine, &fewer, err));
+    if (as_fast(&fewer, best)) {
+      fewest = hk_plan_ahead(&fewer.plan);
       enough = n;
     } else {
       least = n + step;
     }
     hk_forecast_free(&fewer);
   }
-  if (fewest.plan.subgroups == NULL) return status;
-  *best = fewest;
-  hk_forecast_free(&all);
-  return status;
+  if (fewest < 0) return HK_OK;
+  hk_forecast with_room;
+  HK_TRY(forecast_with(best, count_deepest(&best->plan, ROOM * fewest), machine, &with_room, err));
+  hk_forecast_free(best);
+  *best = with_room;
+  return HK_OK;
 }
 
 const char *hk_ahead_reason(const hk_forecast *best, const hk_machine *machine, char *buffer,

@@ -62,7 +62,7 @@ hk_status hk_overlap_times(const hk_plan *plan, const hk_machine *machine, hk_bl
 hk_status hk_overlap_closed_form(const hk_plan *plan, const hk_machine *machine,
                                  const hk_block_times *times, hk_ns *period, hk_error *err);
 
-/* The reasons for that plan, in sentences. `best`: result->best, or what hk_ahead_fewest made of
+/* The reasons for that plan, in sentences. `best`: result->best, or what hk_ahead_enough made of
  * it. Returns `buffer`. */
 const char *hk_overlap_reason(const hk_overlap_search_result *result, const hk_forecast *best,
                               const hk_machine *machine, char *buffer, size_t size);

@@ -516,7 +516,7 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   if (status == HK_OK && !(options->best_only && settings->clip_share == 0))
     status = add_held(ranking, settings, machine, err);
   if (status == HK_OK && ranking->n_fit > 0 && !options->quick)
-    status = hk_ahead_fewest(&ranking->forecasts[0], machine, err);
+    status = hk_ahead_enough(&ranking->forecasts[0], machine, err);
   if (status == HK_OK && compares_sums(ranking, settings, options))
     status = hk_accumulation_compare(&ranking->forecasts[0], machine, err);
   if (status != HK_OK) {

@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
   /* First those that fit, by iteration time; then the others, by missing memory. Unless `quick`,
-   * the first has no more spares than help (sim/ahead.h), with which it may be 0.5 % slower. */
+   * the first has no more spares than may help (sim/ahead.h), with which it may be 0.5 % slower. */
   hk_forecast *forecasts;
   size_t n, n_fit;
   /* The first has held_ns (sim/held.h), with settings.clip_share > 0 all that fit. */
