@@ -129,8 +129,8 @@ hk_status hk_setup_freeze(const hk_args *args, hk_model *model, hk_error *err) {
 /* Several jobs need GPUs of their own. (One job may have more than the machine: with a warning.) */
 static hk_status have_gpus(const hk_job *job, const hk_machine *machine, hk_error *err) {
   if (job->jobs <= 1 || hk_job_ranks(job) <= (int)machine->gpus.value) return HK_OK;
-  return hk_fail(err, HK_INPUT, "--jobs %d of %d GPU%s each: %s has %.0f GPUs", job->jobs,
-                 job->gpus, job->gpus == 1 ? "" : "s", machine->name, machine->gpus.value);
+  return hk_fail(err, HK_INPUT, "--jobs %d of %d GPU%s each: %s has %.0f", job->jobs, job->gpus,
+                 job->gpus == 1 ? "" : "s", machine->name, machine->gpus.value);
 }
 
 hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err) {
