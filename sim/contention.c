@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "sim/slowest.h"
 #include "sim/state.h"
 
 /* -- rules -------------------------------------------------------------------------------- */
@@ -104,9 +105,13 @@ static double pass_cap(const hk_sim_state *s, const hk_active_op *active, const 
   const double kept = slowed ? m->compute_beside_update.value : 1;
   if (!isfinite(active->launched)) return kept * active->cap;
   double launched = active->launched;
-  if (host->team) launched *= hk_launches_kept(m, s->graph->launch_beside_update);
+  double scatter = m->launch_spread.value;
+  if (host->team) {
+    launched *= hk_launches_kept(m, s->graph->launch_beside_update);
+    scatter = m->spread_beside.value;
+  }
   if (host->full) launched *= m->beside_full_team.value;
-  return fmin(kept * active->computed, launched);
+  return hk_slowest_rate(kept * active->computed, launched, scatter, active->among);
 }
 
 /* Share of its cap that an operation keeps while its rank computes. If the team leaves the

@@ -9,6 +9,7 @@
 #include "core/graph/bytes.h"
 #include "core/machine/team.h"
 #include "sim/sim.h"
+#include "sim/slowest.h"
 
 #define RESOURCE_NAME(name, text, unit, scope, meaning) [HK_RES_##name] = text,
 static const char *const names[] = {HK_RESOURCES(RESOURCE_NAME)};
@@ -170,18 +171,34 @@ static void add_copies(hk_demand *d, const hk_machine *m, const hk_op *op) {
   use(d, HK_RES_HBM, bytes / work);
 }
 
+/* FSDP2's hooks in a pass of a block, as a share of forward's launches. Example: if half of the
+ * host's time in forward is launches, the hooks take as long as these. */
+static double hooks(const hk_machine *m) {
+  return 1 / m->fsdp_launches.value - 1;
+}
+
+/* Ranks that wait for each other at the collectives of a block. */
+static int sharing(const hk_graph *graph) {
+  return graph->world / (graph->tp * (graph->pp > 1 ? graph->pp : 1));
+}
+
 /* Forward or backward. The host queues a block's kernels, and hands gradients over, while the GPU
  * computes, so the block takes the longer of both. Example: 3 ms of the GPU, 2.5 ms of launches and
- * 7 gradients of 0.1 ms: 3.2 ms. */
-static hk_demand pass(const hk_op *op, const hk_machine *m, double efficiency) {
+ * 7 gradients of 0.1 ms: 3.2 ms. If FSDP2 shards the block, its hooks come on top, and all ranks
+ * wait for the slowest (hk_slowest_rate). */
+static hk_demand pass(const hk_graph *graph, const hk_op *op, const hk_machine *m,
+                      double efficiency) {
   hk_demand d =
       op->profile.time > 0 ? measured(op) : computation(m, op, m->gpu_flops.value * efficiency);
   add_copies(&d, m, op);
   if (op->profile.launch <= 0) return d;
-  const double ns = (double)op->profile.launch + op->profile.handed * m->handover.value;
+  const double ns = (double)op->profile.launch + op->profile.handed * m->handover.value +
+                    hooks(m) * (double)op->profile.sharded;
   d.computed = d.cap;
   d.launched = (double)op->work / (ns / 1e9);
-  d.cap = d.weight = d.weight_crowded = fmin(d.computed, d.launched);
+  d.among = op->profile.sharded > 0 ? sharing(graph) : 1;
+  d.cap = d.weight = d.weight_crowded =
+      hk_slowest_rate(d.computed, d.launched, m->launch_spread.value, d.among);
   return d;
 }
 
@@ -379,9 +396,9 @@ static hk_demand only_latency(double ns) {
 bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
   return a->kind == b->kind && a->work == b->work && a->threads == b->threads &&
          a->profile.time == b->profile.time && a->profile.launch == b->profile.launch &&
-         a->profile.handed == b->profile.handed && a->score_bytes == b->score_bytes &&
-         a->copied == b->copied && a->hooked == b->hooked && a->experts == b->experts &&
-         a->ahead == b->ahead;
+         a->profile.handed == b->profile.handed && a->profile.sharded == b->profile.sharded &&
+         a->score_bytes == b->score_bytes && a->copied == b->copied && a->hooked == b->hooked &&
+         a->experts == b->experts && a->ahead == b->ahead;
 }
 
 const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, const hk_op *op,
@@ -395,17 +412,26 @@ const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, co
   return &memo->slots[at].demand;
 }
 
-/* Launches of a layer that FSDP2's hooks count as. A figure that was fitted is of published runs,
- * and has their framework's hooks in it. */
-static int with_hooks(const hk_op *op, const hk_machine *m) {
-  return op->hooked && m->layer_launch.origin != HK_ORIGIN_FITTED;
+/* The norm, and clipping if torch does it. */
+static hk_demand barrier(const hk_graph *graph, const hk_machine *m, const hk_op *op) {
+  hk_demand d = graph->world > 1 ? collective(graph, m, graph->world, gpus_of_job(graph), 2)
+                                 : only_latency(m->gpu_launch.value);
+  d.latency += (hk_ns)(2e9 * (double)op->copied / m->gpu_hbm.value);
+  return d;
+}
+
+/* Launches of a layer, and what FSDP2's hooks count as. A figure that was fitted is of published
+ * runs, and has their framework's hooks in it. */
+static double launches(const hk_op *op, const hk_machine *m) {
+  const bool hooked = op->hooked && m->layer_launch.origin != HK_ORIGIN_FITTED;
+  return (double)op->work + (hooked ? hooks(m) : 0);
 }
 
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
-  const int dp = graph->world / (graph->tp * (graph->pp > 1 ? graph->pp : 1));
+  const int dp = sharing(graph);
   switch (op->kind) {
     case HK_OP_LAUNCH:
-      return only_latency(m->layer_launch.value * (double)(op->work + with_hooks(op, m)));
+      return only_latency(m->layer_launch.value * launches(op, m));
     case HK_OP_MEMORY_REPORT: {
       const double others = graph->ranks * graph->multiplicity - 1;
       return only_latency(m->report.value * (1 + m->report_crowding.value * others));
@@ -423,9 +449,9 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_ALL_TO_ALL:
       return all_to_all(graph, m);
     case HK_OP_FORWARD:
-      return pass(op, m, m->gpu_efficiency.value);
+      return pass(graph, op, m, m->gpu_efficiency.value);
     case HK_OP_BACKWARD:
-      return pass(op, m, m->gpu_backward_efficiency.value);
+      return pass(graph, op, m, m->gpu_backward_efficiency.value);
     case HK_OP_GRAD_BUCKET:
       return on_gpu(m, m->gpu_hbm.value / HK_BYTES_GRAD_BUCKET, HK_BYTES_GRAD_BUCKET);
     case HK_OP_GRAD_CAST_GPU:
@@ -442,8 +468,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
       return pageable(copy_out(graph, m, fmin(m->d2h.value, m->d2h_pageable.value), 3),
                       &m->d2h_pageable_latency);
     case HK_OP_BARRIER:
-      return graph->world > 1 ? collective(graph, m, graph->world, gpus_of_job(graph), 2)
-                              : only_latency(m->gpu_launch.value);
+      return barrier(graph, m, op);
     case HK_OP_HOST_WAIT:
       return only_latency(0);
     case HK_OP_STEP_OVERHEAD:

@@ -35,6 +35,7 @@ typedef struct {
   bool sums;                 /* copies sums of several micro-steps that the engine keeps */
   double beside_compute;     /* share of its cap that is kept while its rank computes */
   double launched, computed; /* see hk_demand */
+  int among;                 /* the same */
   double host_wish;          /* CPU kernel: host memory traffic at its cap, bytes/s; others: 0 */
   double cap, weight, weight_crowded;
   hk_share_use uses[HK_DEMAND_USES];

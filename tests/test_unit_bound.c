@@ -321,6 +321,16 @@ static void no_point_of_a_grid_is_better(void **state) {
 
 /* -- Against the simulator --------------------------------------------------------------------- */
 
+/* What clipping adds to the barrier of torch's plan. The bound does not have it. */
+static hk_ns clipping_ns(const hk_graph *graph, const hk_machine *machine) {
+  size_t i = 0;
+  while (graph->ops[i].kind != HK_OP_BARRIER) i++;
+  hk_op bare = graph->ops[i];
+  bare.copied = 0;
+  return hk_demand_of(graph, &graph->ops[i], machine).latency -
+         hk_demand_of(graph, &bare, machine).latency;
+}
+
 static void below_every_policy(void **state) {
   (void)state;
   size_t n = 0;
@@ -380,7 +390,8 @@ static void below_every_policy(void **state) {
         certified += certificate.made;
         close += certificate.made && hk_certificate_gap(&certificate) < 0.1;
         fitting++;
-        tight += (double)f.update_ns < 1.1 * (double)f.physical.update_ns;
+        const double updating = (double)(f.update_ns - clipping_ns(&f.graph, &roomy));
+        tight += updating < 1.1 * (double)f.physical.update_ns;
       }
       hk_forecast_free(&f);
     }

@@ -296,15 +296,17 @@ static void reductions_leave_the_network_busy(void **state) {
 /* FSDP2 on two GPUs: before forward and before backward the compute stream copies the 2 bytes of
  * each weight that were gathered, after backward the 2 bytes of each gradient, and each byte is
  * read and written. With 1 B/ns of GPU memory that is 4 + 8 ns a parameter; products and links take
- * nothing. The hooks of a block take the host as long as its launches, unless these were fitted to
- * runs that had hooks. DeepSpeed copies in operations of its own, and one rank copies nothing. */
-static void sharded_blocks_are_copied(void **state) {
-  (void)state;
+ * nothing. If all state is on the GPUs, torch's fp32 parameters are also cast: of its half a rank
+ * reads and writes 6 bytes before each of two gathers and after the reduction, 9 ns. The hooks of a
+ * block take the host as long as its launches, unless these were fitted to runs that had hooks.
+ * DeepSpeed copies in operations of its own, and one rank copies nothing. */
+static void check_copies(const hk_policy *policy, int sharded) {
   enum { EMBED = 256 * 64, HEAD = EMBED + 64, LAYER = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 };
   const hk_ns parameters = EMBED + LAYERS * LAYER + HEAD;
   hk_error err = {0};
   hk_machine machine = ideal_machine();
   machine.gpu_hbm.value = 1e9;
+  machine.fsdp_launches.value = 0.5;
   machine.nvlink.value = machine.gpu_flops.value = 1e15;
   machine.nvlink_latency.value = machine.collective_share.value = 0;
   for (int gpus = 1; gpus <= 2; gpus++) {
@@ -312,7 +314,7 @@ static void sharded_blocks_are_copied(void **state) {
     job.gpus = gpus;
     for (int deepspeed = 0; deepspeed < 2; deepspeed++) {
       hk_plan plan =
-          planned(&hk_policy_gpu_only, HK_POLICY_OPTIONS_NONE,
+          planned(policy, HK_POLICY_OPTIONS_NONE,
                   deepspeed ? HK_RUNTIME_DEEPSPEED : HK_RUNTIME_HOCKET, &job, HK_FLUSH_ASYNC);
       hk_graph graph = built(&plan, HK_EXPAND_TRAINING, true);
       const bool copies = gpus == 2 && !deepspeed;
@@ -328,17 +330,44 @@ static void sharded_blocks_are_copied(void **state) {
         assert_int_equal(hk_demand_of(&graph, op, &machine).latency, 300 * op->work);
       }
       machine.layer_launch.value = 0;
-      assert_int_equal(copied, copies ? 6 * parameters : 0);
+      assert_int_equal(copied, copies ? sharded * parameters / 2 : 0);
       if (!deepspeed) {
         hk_result result;
         must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
-        const hk_ns expected = copies ? 12 * parameters : 0;
+        const hk_ns expected = copies ? sharded * parameters : 0;
         assert_in_range(result.timeline.makespan, expected, expected + 2000);
         hk_result_free(&result);
       }
       hk_graph_free(&graph);
       hk_plan_free(&plan);
     }
+  }
+}
+
+static void sharded_blocks_are_copied(void **state) {
+  (void)state;
+  check_copies(&hk_policy_zero_offload, 4 + 8);
+  check_copies(&hk_policy_gpu_only, 4 + 8 + 9);
+}
+
+/* torch clips before its AdamW: of its half of the parameters a rank reads 4 bytes for the norm,
+ * and reads and writes 4 more. One GPU has no such reference: its plan is hocket's. */
+static void torch_clips(void **state) {
+  (void)state;
+  enum { EMBED = 256 * 64, HEAD = EMBED + 64, LAYER = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 };
+  hk_machine machine = ideal_machine();
+  machine.gpu_hbm.value = 1e9;
+  for (int gpus = 1; gpus <= 2; gpus++) {
+    hk_job job = ALONE;
+    job.gpus = gpus;
+    hk_plan plan = planned(&hk_policy_gpu_only, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job,
+                           HK_FLUSH_ASYNC);
+    hk_graph graph = built(&plan, HK_EXPAND_UPDATE, true);
+    assert_int_equal(graph.ops[0].kind, HK_OP_BARRIER);
+    assert_int_equal(hk_demand_of(&graph, &graph.ops[0], &machine).latency,
+                     gpus == 2 ? 12 * (EMBED + LAYERS * LAYER + HEAD) / 2 : 0);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
   }
 }
 
@@ -518,6 +547,7 @@ int main(void) {
       cmocka_unit_test(barrier_waits_for_all),
       cmocka_unit_test(reductions_leave_the_network_busy),
       cmocka_unit_test(sharded_blocks_are_copied),
+      cmocka_unit_test(torch_clips),
       cmocka_unit_test(late_gradients_count_as_waiting),
       cmocka_unit_test(operations_and_lanes),
       cmocka_unit_test(labels_read_well),

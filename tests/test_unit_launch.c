@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "sim/overlap.h"
+#include "sim/slowest.h"
 #include "sim/uncertainty.h"
 #include "tests/fixture_blocks.h"
 
@@ -62,15 +63,25 @@ static void the_longer_of_both(void **state) {
   hk_forecast_free(&f);
 }
 
+static hk_ns passed(const hk_graph *graph, const hk_op *op, const hk_machine *machine) {
+  hk_ns latency, work;
+  hk_time_alone(graph, op, machine, &latency, &work);
+  return latency + work;
+}
+
 #define BLOCK                                                   \
   "{\"name\":\"b\",\"forward_flops\":0,\"activation_bytes\":9," \
   "\"workspace_bytes\":0,\"forward_ms\":4,\"backward_ms\":8,"   \
   "\"forward_launch_ms\":6,\"backward_launch_ms\":5}"
 
-/* Launches of 6 and 5 ms were measured before sharding. FSDP2's hooks take 6 ms in each pass, of
- * blocks that have weights: the one in the middle has none. */
+/* Launches of 6 and 5 ms were measured before sharding. If half of the host's time in forward is
+ * launches, FSDP2's hooks take 6 ms in each pass, of blocks that have weights: the one in the
+ * middle has none. */
 static void hooks_come_on_top(void **state) {
   (void)state;
+  hk_machine machine = machine_without_factors();
+  machine.fsdp_launches.value = 0.5;
+  machine.gpu_hbm.value = 1e15;
   for (int gpus = 1; gpus <= 2; gpus++) {
     hk_error err = {0};
     hk_plan plan;
@@ -90,13 +101,30 @@ static void hooks_come_on_top(void **state) {
          &err);
     for (size_t i = 0; i < graph.n_ops; i++) {
       const hk_op *op = &graph.ops[i];
-      const bool forward = op->kind == HK_OP_FORWARD;
+      const bool forward = op->kind == HK_OP_FORWARD, hooked = gpus == 2 && op->block != 0;
       if (forward || op->kind == HK_OP_BACKWARD)
-        assert_ms(op->profile.launch, (forward ? 6 : 5) + (gpus == 2 && op->block != 0 ? 6 : 0));
+        assert_ms(passed(&graph, op, &machine), hooked ? (forward ? 12 : 11) : (forward ? 6 : 8));
     }
     hk_graph_free(&graph);
     hk_plan_free(&plan);
   }
+}
+
+static void assert_near(double value, double expected) {
+  if (fabs(value - expected) > 1e-5) fail_msg("%.7f, expected %.7f", value, expected);
+}
+
+/* E max(X, Y) of two equal lognormal times is 2 exp(s s / 2) P(Z < s / sqrt(2)), 1.446267 for s =
+ * 0.5. The others by a sum of 200,000 terms. One rank's block takes exactly the longer of both. */
+static void ranks_wait_for_the_slowest(void **state) {
+  (void)state;
+  assert_true(hk_slowest_rate(0.1, 0.3, 0.5, 1) == 0.1 && hk_slowest_rate(3, 0.7, 0, 2) == 0.7);
+  assert_near(1 / hk_slowest_rate(INFINITY, 1, 0.5, 2), 1.446267);
+  assert_near(1 / hk_slowest_rate(1e9, 1, 0.5, 2), 1.446267);
+  assert_near(1 / hk_slowest_rate(INFINITY, 1, 0.2, 4), 1.240896);
+  assert_near(1 / hk_slowest_rate(1, 1, 0.25, 2), 1.203111);
+  assert_near(1 / hk_slowest_rate(1, 13.1 / 6.7, 0.5, 2), 13.767571 / 13.1);
+  assert_true(hk_slowest_rate(1, 100, 0.5, 2) == 1);
 }
 
 /* Launches do not depend on the number of tokens, the GPU's time does. */
@@ -296,10 +324,45 @@ static void an_error_of_launches_is_none_where_the_gpu_limits(void **state) {
   hk_forecast_free(&f);
 }
 
+/* A model whose launches were measured on one GPU: what FSDP2 takes of the host and how ranks
+ * scatter is uncertain on two, and does not exist on one. 10 ms of launches, 9 of the GPU. */
+static void what_fsdp_takes_is_uncertain(void **state) {
+  (void)state;
+  for (int gpus = 1; gpus <= 2; gpus++) {
+    hk_error err = {0};
+    hk_plan plan;
+    hk_forecast f;
+    hk_uncertainty u;
+    hk_machine machine = exact_machine();
+    machine.launch_beside_update.origin = HK_ORIGIN_SET;
+    machine.fsdp_launches = (hk_quantity){.value = 0.55, .source = "default"};
+    machine.launch_spread = (hk_quantity){.value = 0.2, .source = "default"};
+    hk_job job = ONE_RANK;
+    job.gpus = gpus;
+    hk_model model = equal_blocks(3, 10000000, 9, 9);
+    for (int b = 0; b < 3; b++)
+      model.blocks[b].forward_launch_ms = model.blocks[b].backward_launch_ms = 10;
+    must(
+        hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan, &err),
+        &err);
+    must(hk_forecast_make(&plan, &machine, &(hk_sim_options){.check = true}, &f, &err), &err);
+    must(hk_uncertainty_make(&f, 1, &machine, &u, &err), &err);
+    assert_int_equal(u.n_parts, gpus == 2 ? 2 : 0);
+    if (gpus == 2) {
+      assert_string_equal(u.parts[0].info->key, "framework.fsdp_launches");
+      assert_string_equal(u.parts[1].info->key, "ranks.launch_spread");
+    }
+    hk_uncertainty_free(&u);
+    hk_forecast_free(&f);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_longer_of_both),
       cmocka_unit_test(hooks_come_on_top),
+      cmocka_unit_test(ranks_wait_for_the_slowest),
+      cmocka_unit_test(what_fsdp_takes_is_uncertain),
       cmocka_unit_test(launches_are_not_scaled),
       cmocka_unit_test(the_host_hands_gradients_over),
       cmocka_unit_test(launches_slow_beside_the_team),

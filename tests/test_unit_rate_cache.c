@@ -79,14 +79,14 @@ static void test_numbers(void **state) {
   assert_int_equal(hk_rate_cache_number(&s.state, &op), 1);
   op.op = 77, op.latency = 5, op.due = 9;
   assert_int_equal(hk_rate_cache_number(&s.state, &op), 1);
-  hk_active_op others[] = {op, op, op, op, op, op, op, op, op, op, op, op, op, op, op, op};
+  hk_active_op others[] = {op, op, op, op, op, op, op, op, op, op, op, op, op, op, op, op, op};
   enum { N = sizeof others / sizeof *others };
   others[0].cap = 2, others[1].uses[0].per_unit = 1, others[2].weight = 1,
   others[3].weight_crowded = 1;
   others[4].traffic = 1, others[5].rank = 1, others[6].slowed = true, others[7].computes = true;
   others[8].updates = true, others[9].sums = true, others[10].beside_compute = 1;
   others[11].launched = 1, others[12].computed = 1, others[13].host_wish = 1;
-  others[14].activity.n_uses = 0, others[15].uses[0].resource = 0;
+  others[14].activity.n_uses = 0, others[15].uses[0].resource = 0, others[16].among = 2;
   for (int i = 0; i < N; i++) assert_int_equal(hk_rate_cache_number(&s.state, &others[i]), i + 2);
   for (int i = N + 1; i < HK_RATE_CACHE_DEMANDS; i++) {
     op.cap = 10 + i;

@@ -39,6 +39,7 @@ static void add_op(XXH3_state_t *hash, const hk_graph *graph, const hk_op *op) {
   if (known && graph->lanes[op->lane].picks) ADD_NUMBERS(hash, op->priority);
   if (op->profile.time != 0) ADD_NUMBERS(hash, op->profile.time);
   if (op->profile.launch != 0) ADD_NUMBERS(hash, op->profile.launch, op->profile.handed);
+  if (op->profile.sharded != 0) ADD_NUMBERS(hash, op->profile.sharded);
   if (op->score_bytes != 0) ADD_NUMBERS(hash, op->score_flops, op->score_bytes, op->softmax_bytes);
   if (op->copied != 0) ADD_NUMBERS(hash, op->copied);
   if (op->hooked) ADD_NUMBERS(hash, op->hooked);

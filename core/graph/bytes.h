@@ -31,6 +31,8 @@
   (2 * HK_BYTES_STATE + HK_BYTES_FP32)                   /* 28: fp32 gradient in, no bf16 weight */
 #define HK_BYTES_UNSCALE (2 * HK_BYTES_FP32)             /* 8: an fp32 gradient in place */
 #define HK_BYTES_CAST    (HK_BYTES_FP32 + HK_BYTES_BF16) /* 6: fp32 to bf16, or back */
+/* 12: torch's clip_grad_norm_ reads fp32 gradients, and reads and writes them. */
+#define HK_BYTES_CLIP (3 * HK_BYTES_FP32)
 /* 36: the bf16 gradient is first read, written as fp32, and read again. */
 #define HK_BYTES_ADAMW_WIDENED (HK_BYTES_ADAMW + 2 * HK_BYTES_FP32)
 /* 12: gradients are copied into a bucket, divided by the number of ranks, and packed. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/graph/bytes.h"
 #include "core/machine/team.h"
 
 /* Adds `op` on the host lane of the first `ranks` ranks, after the last operation of every lane of
@@ -30,7 +31,10 @@ static int32_t add_after_all(hk_expansion *x, int ranks, hk_op op) {
 /* Adds a barrier behind the last operation of every lane of every rank. */
 static int32_t barrier(hk_expansion *x) {
   if (x->plan->overlap != HK_OVERLAP_NONE) return hk_expand_barrier_pieces(x);
-  return add_after_all(x, 1, hk_expand_op(HK_OP_BARRIER, 0));
+  hk_op op = hk_expand_op(HK_OP_BARRIER, 0);
+  if (hk_expand_torchs(x))
+    op.copied = hk_plan_on_route(x->plan, HK_ROUTE_RESIDENT) * HK_BYTES_CLIP / 2;
+  return add_after_all(x, 1, op);
 }
 
 static void add_between_phases(hk_expansion *x, hk_op_kind kind, int micro) {

@@ -153,6 +153,16 @@ static inline bool hk_expand_sharded(const hk_expansion *x, const hk_block_cost 
   return cost->gathered > 0 && x->plan->runtime == HK_RUNTIME_HOCKET;
 }
 
+/* Whether the plan is torch's own: nothing of its state leaves the GPUs. FSDP2 then shards fp32
+ * parameters, which it gathers and whose gradients it reduces as bf16, and torch's AdamW updates
+ * them behind clip_grad_norm_. */
+static inline bool hk_expand_torchs(const hk_expansion *x) {
+  const hk_plan *plan = x->plan;
+  return plan->runtime == HK_RUNTIME_HOCKET && x->dp > 1 && !x->keeps_weights &&
+         plan->optimizer == HK_OPTIMIZER_FP32 && plan->overlap == HK_OVERLAP_NONE &&
+         hk_plan_count(plan, HK_ROUTE_RESIDENT) == plan->n_subgroups;
+}
+
 /* Whether the graph is the engine's part of an iteration with its flush (HK_EXPAND_ENGINE, with an
  * overlap): not if backward is in the graph. */
 static inline bool hk_expands_engine(const hk_plan *plan, unsigned phases) {

@@ -64,8 +64,7 @@ static int32_t handed_alone(const hk_model *model, int block) {
   return n;
 }
 
-/* What was measured of the block, before sharding. FSDP2's hooks come on top: in each pass as long
- * as forward's launches (hk_op.hooked). */
+/* What was measured of the block, before sharding. */
 static void fill_times(const hk_expansion *x, hk_block_cost *cost) {
   const hk_model *model = &x->plan->model;
   const int64_t batch = x->plan->job.micro_batch, seq = x->plan->job.seq;
@@ -73,10 +72,6 @@ static void fill_times(const hk_expansion *x, hk_block_cost *cost) {
   cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
   cost->forward_launch = hk_model_launch_ns(model, cost->block, false);
   cost->backward_launch = hk_model_launch_ns(model, cost->block, true);
-  if (hk_expand_sharded(x, cost)) {
-    if (cost->backward_launch > 0) cost->backward_launch += cost->forward_launch;
-    cost->forward_launch *= 2;
-  }
   if (x->handed && cost->backward_launch > 0) cost->handed = handed_alone(model, cost->block);
 }
 

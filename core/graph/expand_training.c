@@ -40,6 +40,14 @@ static void add_scores(const hk_expansion *x, hk_op *op) {
   op->softmax_bytes = hk_whole_bytes(passes * bytes);
 }
 
+/* Of fp32 shards, besides: a rank casts its part to bf16 before it is gathered, and reduced
+ * gradients to fp32 (foreach_all_gather, foreach_reduce). Streams of their own do that, beside
+ * computation, which has as much less of GPU memory. The result is half of what is read and
+ * written. Example: two ranks gather 2 GB, 1 G parameters: each casts 0.5 G x 6 B. */
+static hk_bytes cast(const hk_expansion *x, hk_bytes whole) {
+  return whole / HK_BYTES_BF16 / x->dp * HK_BYTES_CAST / 2;
+}
+
 /* Forward or backward. If its time was measured, the number of floating-point operations does not
  * matter.
  * Before FSDP2's forward and backward of a block the compute stream copies what was gathered into
@@ -52,9 +60,11 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
   const hk_ns launch = backward ? cost->backward_launch : cost->forward_launch;
   const bool sharded = hk_expand_sharded(x, cost), takes_time = measured + launch > 0 || sharded;
   hk_op op = block_op(kind, takes_time && flops == 0 ? 1 : flops, cost, micro);
-  op.profile = (hk_pass_profile){measured, launch, backward ? cost->handed : 0};
+  op.profile = (hk_pass_profile){measured, launch, backward ? cost->handed : 0,
+                                 sharded && launch > 0 ? cost->forward_launch : 0};
   if (cost->stores_scores) add_scores(x, &op);
   if (sharded) op.copied = cost->gathered + (backward ? cost->all_grad_bytes : 0);
+  if (sharded && hk_expand_torchs(x)) op.copied += cast(x, op.copied);
   op.copied += (backward ? cost->whole_backward : cost->whole_forward) / 2; /* each way */
   return op;
 }

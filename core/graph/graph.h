@@ -142,16 +142,13 @@ typedef struct {
    * products, and of the softmax between them. */
   int64_t score_flops;
   hk_bytes score_bytes, softmax_bytes;
-  hk_bytes copied; /* forward and backward: bytes that the compute stream copies for collectives */
+  hk_bytes copied; /* read and written in GPU memory: in forward and backward for collectives; in
+                      the barrier for the norm and clipping, half of the traffic */
   bool experts;    /* all_gather, reduce_scatter: among the ranks with the same experts */
   bool hooked;     /* launch: FSDP2's hooks gather and reduce the block */
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
   hk_when when;
 } hk_op;
-
-/* hk_op.hooked. In each pass FSDP2's hooks take the host thread as long as forward's launches: for
- * 28 layers of Llama with 9 tensors each, on a CPU without communication (torch 2.15, process group
- * "fake"), forward took 57 instead of 29 ms, and backward 90 instead of 64. */
 
 /* Memory that the first GPU of a node reports as used in addition to what the framework's allocator
  * has handed out: CUDA contexts, NCCL, and the allocator's cache (memory that it holds and nobody

@@ -11,6 +11,8 @@ typedef struct {
   hk_ns time;     /* on the GPU, when alone; 0: not measured */
   hk_ns launch;   /* the host's time to queue the kernels; 0: not known, `time` includes it */
   int32_t handed; /* backward: gradients that the host hands over one by one meanwhile */
+  hk_ns sharded;  /* forward's launches of a block that FSDP2 shards, to which its hooks are in
+                     proportion (framework.fsdp_launches); 0: not sharded */
 } hk_pass_profile;
 
 #endif

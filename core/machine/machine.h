@@ -56,6 +56,16 @@ typedef struct {
  * update took 12 ms longer beside forward (45 to 100 ms of launches) than without it at micro-batch
  * 1, and 4 ms at 4: means of three nodes each, from -19 to +36 ms.
  *
+ * The default of framework.fsdp_launches is from 28 layers of Llama with 9 tensors each, on a CPU
+ * without communication (torch 2.15, process group "fake"): forward took 57 instead of 29 to 33 ms,
+ * and backward 90 instead of 64. What FSDP2 does on a GPU besides is not in it.
+ *
+ * The default of ranks.launch_spread is about the middle of passes that the host limited, with no
+ * update beside them, on H200 nodes R, S and T: 0.09 to 0.20, with one outlier of 0.35
+ * (bench/results/training/threads.md). That of ranks.spread_beside_update was fitted to
+ * recordings of two H100: in one of eight blocks of backward one rank took 15 to 23 ms instead of
+ * 13 (bench/results/training/ranks.md, node ZZ). On one GPU of node T it was 0.25 to 0.30.
+ *
  * The defaults of nvme.* are about what one drive on PCIe 4 x4 has. Reads and writes at 6.0 GB/s
  * together are also the middle of five published runs (tests/data/nvme-runs.csv). No simulation
  * uses them: sim/nvme.h does. */
@@ -100,6 +110,9 @@ typedef struct {
     "fraction of its rate that forward and backward keep while an update of the same rank runs")   \
   X(layer_launch, "framework.layer_launch_ns", "ns", 0, 1e12, 1e6,                                 \
     "time for the framework's host thread to launch one layer, forward or backward")               \
+  X(fsdp_launches, "framework.fsdp_launches", "1", 1e-2, 1, 0.55,                                  \
+    "FSDP2: fraction of the host's time in forward that launches kernels; its hooks take the "     \
+    "rest, and as long in backward")                                                               \
   X(handover, "framework.handover_ns", "ns", 0, 1e9, 5.2e4,                                        \
     "hocket: time for the framework's host thread to hand over the gradient of one tensor")        \
   X(launch_beside_update, "framework.launch_beside_update", "1", 1e-2, 1, 0.7,                     \
@@ -112,6 +125,10 @@ typedef struct {
     "node")                                                                                        \
   X(report_crowding, "framework.report_crowding", "1", 0, 1, 0.15,                                 \
     "fraction by which each further rank of the node lengthens framework.report_ns")               \
+  X(launch_spread, "ranks.launch_spread", "1", 0, 2, 0.2,                                          \
+    "scatter of the time in which ranks launch the same pass: standard deviation of its "          \
+    "logarithm")                                                                                   \
+  X(spread_beside, "ranks.spread_beside_update", "1", 0, 2, 0.5, "the same while the CPU updates") \
   X(h2d, "pcie.h2d_bytes_per_s", "B/s", 1e6, 1e14, NAN, "copies from pinned memory to one GPU")    \
   X(d2h, "pcie.d2h_bytes_per_s", "B/s", 1e6, 1e14, NAN, "copies from one GPU to pinned memory")    \
   X(h2d_loaded, "pcie.h2d_loaded_bytes_per_s", "B/s", 0, 1e14, 0,                                  \

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* The expected maximum of slowest.h. */
+#include "sim/slowest.h"
+
+#include <math.h>
+
+/* With u = ln(t / L) / scatter, by Simpson's rule; beyond 8 standard deviations nothing is left. */
+double hk_slowest_rate(double computed, double launched, double scatter, int ranks) {
+  enum { STEPS = 64 };
+  static const double MOST = 8;
+  if (ranks <= 1 || scatter <= 0) return fmin(computed, launched);
+  const double from = fmax(log(launched / computed) / scatter, -MOST); /* of t = 1 / computed */
+  if (from >= MOST) return computed;
+  const double step = (MOST - from) / STEPS;
+  double sum = 0;
+  for (int i = 0; i <= STEPS; i++) {
+    const double u = from + i * step, faster = 0.5 * erfc(-u / sqrt(2));
+    const double weight = i == 0 || i == STEPS ? 1 : i % 2 == 1 ? 4 : 2;
+    sum += weight * (1 - pow(faster, ranks)) * exp(scatter * u);
+  }
+  return launched / (exp(scatter * from) + scatter * sum * step / 3);
+}
