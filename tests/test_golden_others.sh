@@ -30,6 +30,9 @@ evidence() {
 
 ok plan $three --machine h200-node-4x-64c --gpus 2 --cpu-threads 16 --others --quiet --json
 evidence 0 1807
+ok plan $three --machine "$tests/data/h100-node-2-gpus.json" --gpus 2 --cpu-threads 16 --others --quiet --json
+evidence 0 1845 -11.8
+evidence 1 5937
 [ "$(of 2 feasible) $(of 2 iteration_ms)" = "False None" ] || fail "torchao on two GPUs"
 ok plan $three --machine h200-node-16c --others --quiet --json
 evidence 2 808 -19.6
