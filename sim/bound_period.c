@@ -28,6 +28,10 @@ static void bind_resources(const hk_graph *g, size_t each, const hk_machine *mac
          hk_resource_name((hk_resource)r));
 }
 
+/* All operations of an iteration count as at most this, in equal parts, so that no sum over two
+ * iterations overflows. What is counted stays a lower bound. */
+#define LONGEST ((hk_ns)1 << 60)
+
 /* Of the operations of one iteration; a lane's next operation often takes as long. */
 static hk_status least_of_all(const hk_graph *g, size_t each, const hk_machine *machine,
                               hk_ns *times, hk_error *err) {
@@ -38,7 +42,7 @@ static hk_status least_of_all(const hk_graph *g, size_t each, const hk_machine *
     const size_t before = last[op->lane];
     times[i] = before > 0 && hk_demand_is_same(&g->ops[before - 1], op)
                    ? times[before - 1]
-                   : hk_bound_least(g, op, machine);
+                   : hk_min(hk_bound_least(g, op, machine), LONGEST / (hk_ns)each);
     last[op->lane] = i + 1;
   }
   free(last);
