@@ -168,10 +168,13 @@ static int32_t repeats_within(const hk_cyclic *c, hk_ns period) {
   return UNDECIDED;
 }
 
-/* The longest cycle that bind() would ignore. */
+/* The longest cycle that bind() would ignore: hk_bound_floor makes it 1e-9 shorter, and 2^62 at
+ * most, so that a period of 2^62 has no such limit. */
 static hk_ns longest_ignored(const hk_period_bound *bound) {
-  hk_ns length = bound->period_ns;
-  while (hk_bound_floor((double)(length + 1)) <= bound->period_ns) length++;
+  const hk_ns most = (hk_ns)1 << 62, period = bound->period_ns;
+  hk_ns length = period + (hk_ns)(1e-9 * (double)period); /* about */
+  while (length > period && hk_bound_floor((double)length) > period) length--;
+  while (length < most && hk_bound_floor((double)(length + 1)) <= period) length++;
   return length;
 }
 
