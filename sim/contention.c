@@ -98,12 +98,9 @@ static void collect_host(hk_sim_state *s) {
   }
 }
 
-/* Forward or backward beside the update of its rank, or beside copies of sums (`slowed`). */
-static double pass_cap(const hk_sim_state *s, const hk_active_op *active, const hk_host_use *host,
-                       bool slowed) {
+static double pass_beside(const hk_sim_state *s, const hk_active_op *active,
+                          const hk_host_use *host, double kept) {
   const hk_machine *m = s->machine;
-  const double kept = slowed ? m->compute_beside_update.value : 1;
-  if (!isfinite(active->launched)) return kept * active->cap;
   double launched = active->launched;
   double scatter = m->launch_spread.value;
   if (host->team) {
@@ -112,6 +109,17 @@ static double pass_cap(const hk_sim_state *s, const hk_active_op *active, const 
   }
   if (host->full) launched *= m->beside_full_team.value;
   return hk_slowest_rate(kept * active->computed, launched, scatter, active->among);
+}
+
+/* Forward or backward beside the update of its rank, or beside copies of sums (`slowed`). The cap
+ * is kept, because the slowest rank takes longer to compute than all other rates. */
+static double pass_cap(const hk_sim_state *s, hk_active_op *active, const hk_host_use *host,
+                       bool slowed) {
+  const double kept = slowed ? s->machine->compute_beside_update.value : 1;
+  if (!isfinite(active->launched)) return kept * active->cap;
+  double *cap = &active->beside[slowed + 2 * host->team + 4 * host->full];
+  if (*cap == 0) *cap = pass_beside(s, active, host, kept);
+  return *cap;
 }
 
 /* Share of its cap that an operation keeps while its rank computes. If the team leaves the

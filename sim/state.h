@@ -36,7 +36,8 @@ typedef struct {
   double beside_compute;     /* share of its cap that is kept while its rank computes */
   double launched, computed; /* see hk_demand */
   int among;                 /* the same */
-  double host_wish;          /* CPU kernel: host memory traffic at its cap, bytes/s; others: 0 */
+  double beside[8]; /* caps of forward or backward so far, by what is beside; 0: not known */
+  double host_wish; /* CPU kernel: host memory traffic at its cap, bytes/s; others: 0 */
   double cap, weight, weight_crowded;
   hk_share_use uses[HK_DEMAND_USES];
 
