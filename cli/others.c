@@ -10,10 +10,6 @@
 #include "cli/print/screen.h"
 #include "cli/print/table.h"
 
-static bool fits(const hk_other *row) {
-  return row->runs && row->gpu_short == 0 && row->host_short == 0;
-}
-
 void hk_others_print_answer(const hk_other rows[HK_OTHER_COUNT], const hk_ranking *ranking) {
   const hk_other_kind best = hk_others_fastest(rows);
   char times[64] = "";
@@ -101,7 +97,7 @@ void hk_others_json(const hk_other rows[HK_OTHER_COUNT], cJSON *root, bool *ok) 
     hk_put_item(element, "known_error_pct",
                 isnan(info->error_pct) ? cJSON_CreateNull() : cJSON_CreateNumber(info->error_pct),
                 ok);
-    hk_put_bool(element, "feasible", fits(row), ok);
+    hk_put_bool(element, "feasible", hk_other_fits(row), ok);
     if (!row->runs) continue;
     hk_put_number(element, "fwd_ms", hk_ms(row->forward_ns), ok);
     hk_put_number(element, "bwd_ms", hk_ms(row->backward_ns), ok);

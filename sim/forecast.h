@@ -54,6 +54,16 @@ static inline hk_ns hk_forecast_mean(const hk_forecast *f) {
                  f->clip_share * (double)f->held_ns);
 }
 
+/* Missing bytes of a node, those of its GPUs included; 0: it fits. */
+static inline hk_bytes hk_forecast_lacks(const hk_forecast *f) {
+  return f->host_short + f->gpu_short * hk_job_ranks(&f->plan.job);
+}
+
+/* Cores of a node that no CPU team of the plan has; below 0: teams share cores. */
+static inline int hk_spare_cores(const hk_plan *plan, const hk_machine *machine) {
+  return (int)machine->cores.value - plan->cpu_threads * hk_job_ranks(&plan->job);
+}
+
 /* Whether forward and backward take so much of the iteration that the update hardly matters. */
 static inline bool hk_forecast_is_training(const hk_forecast *f) {
   return f->plan.overlap == HK_OVERLAP_NONE && 10 * f->update_ns < f->iteration_ns;

@@ -16,8 +16,9 @@ hk_status hk_goodput_make(const hk_model *model, const hk_machine *machine, cons
   const double weights = hk_optimizer_info_of(optimizer)->master ? 0 : HK_BYTES_BF16 * n;
   hk_goodput g = {.mtbf_s = node_mtbf_s / nodes,
                   .bytes = (double)hk_state_bytes(optimizer, model->parameters) + weights};
-  g.write_s = g.bytes / nodes * hk_job_jobs(job) / machine->nvme_write.value;
-  g.restart_s = g.bytes / nodes * hk_job_jobs(job) / machine->nvme_read.value + other_s;
+  const double of_node = g.bytes / nodes * hk_job_jobs(job);
+  g.write_s = of_node / machine->nvme_write.value;
+  g.restart_s = of_node / machine->nvme_read.value + other_s;
   g.interval_s = sqrt(2 * g.write_s * g.mtbf_s);
   g.lost = g.write_s / g.interval_s + (g.interval_s / 2 + g.restart_s) / g.mtbf_s;
   *out = g;

@@ -260,7 +260,7 @@ hk_status hk_others_make(const hk_model *model, const hk_machine *machine, const
 hk_other_kind hk_others_fastest(const hk_other rows[HK_OTHER_COUNT]) {
   int best = HK_OTHER_COUNT;
   for (int i = 0; i < HK_OTHER_COUNT; i++)
-    if (rows[i].runs && rows[i].gpu_short == 0 && rows[i].host_short == 0 &&
+    if (hk_other_fits(&rows[i]) &&
         (best == HK_OTHER_COUNT || rows[i].iteration_ns < rows[best].iteration_ns))
       best = i;
   return (hk_other_kind)best;

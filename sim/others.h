@@ -22,8 +22,8 @@
  *   forward  = max(GPU's, 4 n / h2d)      backward = max(GPU's, 4 n / h2d, 4 n / d2h, 8 n / duplex)
  *   update   = pass(4) + pass(8) + adam(28, 0.765, 1)
  * Threads: torchrun sets OMP_NUM_THREADS=1, so there is a row with t = 1. A rank started otherwise
- * takes all cores, which the ranks then fight over: 5520 ms were measured so, 1807 with cores /
- * ranks threads on another node. How far that alone explains it has not been measured on GPUs.
+ * takes all cores, which the ranks then fight over. On nodes of two GPUs 1807 and 1845 ms were
+ * measured with cores / ranks threads, 5937 with one, and 5520 with all.
  *
  * torchao's CPUOffloadOptimizer (torchao 0.19, torchao/optim/cpu_offload.py): one GPU, bf16
  * parameters and moments; gradients are copied during backward; step() updates tensor after tensor
@@ -40,9 +40,11 @@
  * superoffload_utils.py, with the settings of DeepSpeedExamples: ratio 0.9, cpuadam_cores_perc
  * 0.9): a process with 0.9 t threads copies each subgroup's fp32 gradients (8 bytes) and updates it
  * beside backward; the step casts new weights on 0.1 t threads and copies them. m = 0.9 n are on
- * the host. backward = max(GPU's, 6 m / d2h, adam of m(36, 0.794, 1)) update   = m / min(B / 6, 0.1
- * t x the cast's c1) + 2 m / h2d With gradient_clipping nothing is updated beside backward: the
- * pass that scales, on 0.1 t threads, and the update come after it.
+ * the host:
+ *   backward = max(GPU's, 6 m / d2h, adam of m(36, 0.794, 1))
+ *   update   = m / min(B / 6, 0.1 t x the cast's c1) + 2 m / h2d
+ * With gradient_clipping nothing is updated beside backward: the pass that scales, on 0.1 t
+ * threads, and the update come after it.
  *
  * Example: 1 G parameters, one rank, 16 threads, 140 GB/s, c1 = 0.8 G/s: FSDP2's AdamW takes
  * 1 / min(0.765 x 140 / 28, 12.8) = 0.26 s, and with one thread 1 / 0.8 = 1.25 s. */
@@ -95,6 +97,10 @@ hk_other hk_other_times(hk_other_kind kind, const hk_others_job *job, const hk_m
 hk_status hk_others_make(const hk_model *model, const hk_machine *machine, const hk_job *job,
                          const hk_plan_settings *settings, bool clips,
                          hk_other rows[HK_OTHER_COUNT], hk_error *err);
+/* Whether the way trains the job, in the memory that is there. */
+static inline bool hk_other_fits(const hk_other *row) {
+  return row->runs && row->gpu_short == 0 && row->host_short == 0;
+}
 /* The fastest row that fits; HK_OTHER_COUNT: none. */
 hk_other_kind hk_others_fastest(const hk_other rows[HK_OTHER_COUNT]);
 

@@ -587,8 +587,7 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_foreca
   if (plan->job.grad_accum > 1)
     SAY(" Between micro-steps, sums of %.0f %% of the gradients stay on the GPU.",
         100 * (1 - hk_plan_passing_share(plan)));
-  const int left =
-      (int)hk_max(0, (int)machine->cores.value - plan->cpu_threads * hk_job_ranks(&plan->job));
+  const int left = (int)hk_max(0, hk_spare_cores(plan, machine));
   SAY(" Teams of %d threads leave %d cores to the framework.", plan->cpu_threads, left);
   SAY(" An iteration takes %.2f x its lower bound (%s)",
       (double)f->iteration_ns / (double)hk_max(1, f->period_bound.period_ns),

@@ -90,7 +90,7 @@ static bool is_worse(const pruning *p, const place *at) {
 /* Compares others with a forecast. */
 static void note(pruning *p, const hk_forecast *f) {
   hk_ns *before = &p->training[f->plan.runtime];
-  const hk_bytes missing = f->host_short + f->gpu_short * hk_job_ranks(&f->plan.job);
+  const hk_bytes missing = hk_forecast_lacks(f);
   if (*before < 0 && f->plan.overlap == HK_OVERLAP_NONE)
     *before = hk_bound_training(&f->graph, p->machine);
   if (f->feasible)

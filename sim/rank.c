@@ -162,8 +162,8 @@ static int compare(const void *left, const void *right) {
   const hk_forecast *a = left, *b = right;
   if (a->feasible != b->feasible) return a->feasible ? -1 : 1;
   if (!a->feasible) {
-    const hk_bytes x = a->host_short + a->gpu_short * hk_job_ranks(&a->plan.job);
-    const hk_bytes y = b->host_short + b->gpu_short * hk_job_ranks(&b->plan.job);
+    const hk_bytes x = hk_forecast_lacks(a);
+    const hk_bytes y = hk_forecast_lacks(b);
     if (x != y) return x < y ? -1 : 1;
   }
   const hk_ns x = hk_forecast_mean(a), y = hk_forecast_mean(b);

@@ -123,10 +123,9 @@ static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *m
   if (strcmp(plan->machine, machine->name) != 0 && plan->machine[0] != '\0') {
     warn(w, "the plan was made for %s", plan->machine);
   }
-  const int cores = (int)machine->cores.value;
-  if (plan->cores_bound && plan->cpu_threads * hk_job_ranks(&plan->job) > cores) {
+  if (plan->cores_bound && hk_spare_cores(plan, machine) < 0) {
     warn(w, "%d ranks of %d CPU threads share the %d cores of %s", hk_job_ranks(&plan->job),
-         plan->cpu_threads, cores, machine->name);
+         plan->cpu_threads, (int)machine->cores.value, machine->name);
   }
 }
 
@@ -164,9 +163,9 @@ static void warn_of_scaling(hk_warnings *w, const hk_plan *plan) {
 static void warn_of_queueing(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   int64_t n[HK_ROUTE_COUNT];
   hk_plan_route_totals(plan, n);
-  const int spare = (int)machine->cores.value - plan->cpu_threads * hk_job_ranks(&plan->job);
   if (plan->runtime != HK_RUNTIME_HOCKET || n[HK_ROUTE_CPU] == 0 || n[HK_ROUTE_STAGED] == 0 ||
-      plan->piece_numel >= SMALL_PIECE || plan->cpu_threads >= HK_LEAST_LENDER || spare > 0)
+      plan->piece_numel >= SMALL_PIECE || plan->cpu_threads >= HK_LEAST_LENDER ||
+      hk_spare_cores(plan, machine) > 0)
     return;
   warn(w,
        "CPU teams have every core of %s, and state is moved in pieces of %.3g M parameters: what "

@@ -92,30 +92,29 @@ static void a_document_is_loaded(void **state) {
   hk_model_free(&model);
 }
 
+/* How a model of that config.json is refused. */
+static hk_error refused(const char *config) {
+  hk_model model = {0};
+  hk_error err;
+  put("-m/config.json", config);
+  assert_int_equal(describe_with("print(1)", 60, &model, &err), HK_INPUT);
+  return err;
+}
+
 /* A kind that is known, a document, what is no JSON: nothing is run, and the refusal stands. */
 static void only_unknown_kinds_are_described(void **state) {
   (void)state;
   static const char *const texts[] = {
       "{\"model_type\": \"llama\"}", "{\"architectures\": [\"LlamaForCausalLM\"]}",
       "{\"schema\": \"hocket.model/1\", \"model_type\": \"mamba2\"}", "{", "{}"};
-  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-    hk_model model = {0};
-    hk_error err;
-    put("-m/config.json", texts[i]);
-    assert_int_equal(describe_with("print(1)", 60, &model, &err), HK_INPUT);
-    assert_string_equal(err.message, "refused");
-  }
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    assert_string_equal(refused(texts[i]).message, "refused");
   /* Python's json writes Infinity. */
   static const char *const foreign[] = {
       "{\"text_config\": {\"model_type\": \"mamba2\"}}",
       "{\"time_step_limit\": [0.0, Infinity], \"low\": -Infinity, \"model_type\": \"mamba2\"}"};
-  for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
-    hk_model model = {0};
-    hk_error err;
-    put("-m/config.json", foreign[i]);
-    assert_int_equal(describe_with("print(1)", 60, &model, &err), HK_INPUT);
-    assert_string_not_equal(err.message, "refused");
-  }
+  for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+    assert_string_not_equal(refused(foreign[i]).message, "refused");
 }
 
 static void without_python(void **state) {

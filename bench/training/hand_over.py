@@ -18,8 +18,8 @@ of it are the hooks; with --against in turns with the package in a folder of `pa
 
 Without --size the model is a chain of Linear(32, 32). The table has three figures for each overlap:
 the time of an iteration (forward, backward, step, zero_grad; drained), the time of the hand-over,
-and its share of the iteration. The hand-over is the work of the methods collect, take and take_set of HandOver. Its time
-is measured twice, on the CPU without the kernels that a GPU would run:
+and its share of the iteration. The hand-over is the work of the methods collect, take and take_set
+of HandOver. Its time is measured twice, on the CPU without the kernels that a GPU would run:
 
   CPU   processor time of the threads that call these methods. This is the cost if threads are never
         preempted. It should be at most 1 % of the iteration.

@@ -10,10 +10,11 @@ prints a table of milliseconds an iteration and of losses.
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
 the same on the CPU; offload+threads=N sets torch's threads of a rank), hocket (attached, overlap
-both, gradients in bf16), hocket+gpu_memory=BYTES, hocket+plan=auto. The same with hocket-ddp: DDP instead of FSDP2, whose ranks share out the state;
-hocket-ddp-alone is not attached: each rank updates all. ddp: DDP, torch's fused AdamW, autocast to
-bf16. Rows of hocket have bf16 parameters, the others fp32 ones that FSDP2 gathers as bf16. The bits
-of their gradients are the same, losses differ by how weights are rounded.
+both, gradients in bf16), hocket+gpu_memory=BYTES, hocket+plan=auto. The same with hocket-ddp: DDP
+instead of FSDP2, whose ranks share out the state; hocket-ddp-alone is not attached: each rank
+updates all. ddp: DDP, torch's fused AdamW, autocast to bf16. Rows of hocket have bf16 parameters,
+the others fp32 ones that FSDP2 gathers as bf16. The bits of their gradients are the same, losses
+differ by how weights are rounded.
 
 --clip scales the loss, so that the limit of 1.0 never acts or always does; ROW@always, for one row.
 --machine prints before the rows what the planner predicts on this machine, by the model's shape;
