@@ -109,13 +109,14 @@ static void warn_of_defaults(hk_warnings *w, const hk_plan *plan, const hk_machi
 }
 
 static void warn_of_job(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
-  const int gpus = (int)machine->gpus.value;
+  const int gpus = (int)machine->gpus.value, jobs = hk_job_jobs(&plan->job);
+  char each[32] = "";
+  if (jobs > 1) snprintf(each, sizeof each, "--jobs %d times ", jobs);
   if (hk_job_ranks(&plan->job) > gpus) {
-    warn(
-        w,
-        "--gpus %d is more than the %d of %s: its fabric, host memory and cores are scaled to that "
-        "number, which nobody has measured",
-        hk_job_ranks(&plan->job), gpus, machine->name);
+    warn(w,
+         "%s--gpus %d is more than the %d of %s: its fabric, host memory and cores are scaled to "
+         "that number, which nobody has measured",
+         each, plan->job.gpus, gpus, machine->name);
   }
   if (plan->job.nodes > 1 && machine->net.origin == HK_ORIGIN_DEFAULT) {
     warn(w, "the network between nodes of %s is hocket's default", machine->name);

@@ -95,5 +95,7 @@ grep -q "\"host_bytes\":[[:space:]]*$((4 * host)),$" four || fail "estimate: hos
 "$hocket" plan "${job[@]}" --gpus 2 --jobs 5 >out 2>err
 [ $? = 2 ] || fail "more jobs than GPUs"
 grep -q -e '--jobs 5 of 2 GPUs each: dgx-h100-8x80gb has 8$' err || fail "said '$(cat err)'"
+ok simulate plan.json --machine polaris-a100-4x40gb
+prints '--jobs 4 times --gpus 2 is more than the 4 of polaris-a100-4x40gb: '
 
 finish "several jobs on one host"
