@@ -10,6 +10,7 @@
 
 #include "core/graph/bytes.h"
 #include "sim/checkpoints.h"
+#include "sim/largest.h"
 #include "sim/nvme.h"
 
 #define LEAST_GAIN   1.02    /* of a move of the search */
@@ -57,47 +58,6 @@ static double operations(const hk_ranking *ranking) {
   return n + (double)ranking->simulations * (double)ranking->forecasts[0].graph.n_ops;
 }
 
-/* -- Words ------------------------------------------------------------------------------------- */
-
-static void add_option(char *text, size_t size, const char *name, int value) {
-  const size_t used = strlen(text);
-  snprintf(text + used, size - used, "%s--%s %d", used > 0 ? " " : "", name, value);
-}
-
-/* The options that lead from one job to the other. */
-static void write_options(const hk_job *from, const hk_job *to, hk_overlap overlap,
-                          hk_overlap old_overlap, char *text, size_t size) {
-  text[0] = '\0';
-  if (to->checkpoint_activations != from->checkpoint_activations)
-    snprintf(text, size, "--checkpoint-activations %s", to->checkpoint_activations ? "yes" : "no");
-  if (to->gpus != from->gpus) add_option(text, size, "gpus", to->gpus);
-  if (to->nodes != from->nodes) add_option(text, size, "nodes", to->nodes);
-  if (to->tp != from->tp) add_option(text, size, "tp", to->tp);
-  if (to->micro_batch != from->micro_batch) add_option(text, size, "micro-batch", to->micro_batch);
-  if (to->grad_accum != from->grad_accum) add_option(text, size, "grad-accum", to->grad_accum);
-  if (to->loss_chunks != from->loss_chunks) add_option(text, size, "loss-chunks", to->loss_chunks);
-  if (overlap != old_overlap) {
-    const size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s--overlap %s", used > 0 ? " " : "",
-             hk_overlap_names[overlap]);
-  }
-}
-
-const char *hk_alternative_text(const hk_alternative *a, char *buffer, size_t size) {
-  char batch[64] = "", tokens[32], gain[48] = "";
-  const bool codes = a->state == HK_OPTIMIZER_8BIT || a->state == HK_OPTIMIZER_8BIT_SPLIT;
-  const char *rounded = !a->rounds ? ""
-                        : codes    ? ", momentum and variance rounded to 8 bits"
-                                   : ", momentum and variance rounded to bf16";
-  if (a->batch != 1) snprintf(batch, sizeof batch, " (%.3g x the batch)", a->batch);
-  if (a->gain > 0) snprintf(gain, sizeof gain, ", %.2f x as fast or more", a->gain);
-  snprintf(buffer, size, "%s%s: %s%s tokens/s%s%s (%s)", a->options, batch,
-           a->closed_form ? "about " : "",
-           hk_format_count((int64_t)a->tokens_per_s, tokens, sizeof tokens), gain, rounded,
-           a->schedule);
-  return buffer;
-}
-
 /* -- Visits ------------------------------------------------------------------------------------ */
 
 static void describe(const search *s, const hk_job *job, hk_overlap overlap,
@@ -110,7 +70,7 @@ static void describe(const search *s, const hk_job *job, hk_overlap overlap,
                         .iteration_ns = best->iteration_ns,
                         .tokens_per_s = best->tokens_per_s};
   hk_forecast_title(best, a->schedule, sizeof a->schedule);
-  write_options(s->job, job, overlap, s->settings->overlap, a->options, sizeof a->options);
+  hk_alternative_options(a, s->job, s->settings->overlap);
 }
 
 /* A quick ranking. *ranking has no forecast if that is impossible (a model that cannot be split so,
@@ -160,8 +120,7 @@ static void suggest(search *s, const hk_alternative *a, double now) {
   advice->list[advice->n++].gain = now > 0 ? a->tokens_per_s / now : 0;
 }
 
-/* -- Formats of state --------------------------------------------------------------------------
- */
+/* -- Formats of state -------------------------------------------------------------------------- */
 
 /* Host bytes a parameter, the bf16 weight included; 0: not AdamW. */
 static double bytes_in_format(hk_optimizer state) {
@@ -263,8 +222,7 @@ static hk_status try_faster_state(search *s, const hk_forecast *best, hk_error *
   return HK_OK;
 }
 
-/* -- Moves that keep the batch ------------------------------------------------------------------
- */
+/* -- Moves that keep the batch ----------------------------------------------------------------- */
 
 enum { TOGGLE_CHECKPOINT, MORE_MICRO, LESS_MICRO, MORE_TP, LESS_TP, N_MOVES };
 
@@ -328,8 +286,7 @@ static hk_status climb(search *s, hk_job *job, double *tokens, hk_alternative *l
   }
 }
 
-/* -- A job that fits ----------------------------------------------------------------------------
- */
+/* -- A job that fits --------------------------------------------------------------------------- */
 
 /* Twice the micro-batch, again and again, from where the climb ended. */
 static hk_status try_larger_batch(search *s, hk_job job, double tokens, double now, hk_error *err) {
@@ -402,11 +359,47 @@ static hk_status advise_faster(search *s, const hk_forecast *best, hk_error *err
   return try_no_accumulation(s, job, tokens, now, err);
 }
 
-/* -- A job that does not fit --------------------------------------------------------------------
- */
+/* -- A job that does not fit ------------------------------------------------------------------- */
 
 static void keep_faster(const visit *v, const visit **best) {
   if (v && v->fits && (!*best || v->found.tokens_per_s > (*best)->found.tokens_per_s)) *best = v;
+}
+
+typedef struct {
+  search *search;
+  hk_alternative most; /* of the largest number of jobs that fits so far */
+} fewer_jobs;
+
+static hk_status attempt_jobs(void *context, int64_t jobs, bool *fits, hk_error *err) {
+  fewer_jobs *fewer = context;
+  search *s = fewer->search;
+  hk_ranking_options options = *s->options;
+  hk_ranking ranking;
+  hk_job job = *s->job;
+  options.best_only = true;
+  job.jobs = (int)jobs;
+  HK_TRY(rank_quickly(s, s->model, s->machine, &job, s->settings, options, &ranking, err));
+  *fits = ranking.n_fit > 0;
+  if (*fits) describe(s, &job, s->settings->overlap, &ranking.forecasts[0], &fewer->most);
+  hk_ranking_free(&ranking);
+  return HK_OK;
+}
+
+/* As many of the equal jobs at once as fit. The few rankings do not count against the budget, which
+ * would make the number too small. */
+static hk_status try_fewer_jobs(search *s, hk_error *err) {
+  const double budget = s->budget;
+  fewer_jobs fewer = {.search = s};
+  int64_t jobs;
+  s->budget = INFINITY;
+  HK_TRY(hk_largest(
+      &(hk_largest_search){
+          .most = hk_job_jobs(s->job) - 1, .attempt = attempt_jobs, .context = &fewer},
+      &jobs, err));
+  s->budget = budget;
+  if (jobs == 0) return HK_OK;
+  suggest(s, &fewer.most, 0);
+  return HK_OK;
 }
 
 /* The loss in slices, where logits take more than what is missing: 4 bytes a logit from forward to
@@ -576,7 +569,8 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
   if (ranking->n_fit > 0) {
     status = advise_faster(s, &ranking->forecasts[0], err);
   } else {
-    status = try_same_batch(s, &ranking->forecasts[0], err);
+    status = try_fewer_jobs(s, err);
+    if (status == HK_OK) status = try_same_batch(s, &ranking->forecasts[0], err);
     if (status == HK_OK) status = try_smaller_state(s, err);
     if (status == HK_OK) status = try_smaller_batch(s, err);
     if (status == HK_OK) status = try_adapters(s, err);

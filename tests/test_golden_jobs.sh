@@ -97,5 +97,15 @@ grep -q "\"host_bytes\":[[:space:]]*$((4 * host)),$" four || fail "estimate: hos
 grep -q -e '--jobs 5 of 2 GPUs each: dgx-h100-8x80gb has 8$' err || fail "said '$(cat err)'"
 ok simulate plan.json --machine polaris-a100-4x40gb
 prints '--jobs 4 times --gpus 2 is more than the 4 of polaris-a100-4x40gb: '
+"$hocket" plan --params 13G --layers 40 --hidden 5120 --machine dgx-h100-8x80gb --gpus 1 --jobs 8 \
+  --set node.memory=700GB --json >out 2>err
+[ $? = 1 ] || fail "eight jobs fit into 700 GB"
+most=$(sed -nE 's/^.*"options":[[:space:]]*"--jobs ([0-9]+) --gpus 1".*$/\1/p' out)
+tr '\n' ' ' <err | grep -q "; try --jobs $most --gpus 1, the most that fit: " || fail "said '$(cat err)'"
+for jobs in "$most" $((most + 1)); do
+  "$hocket" plan --params 13G --layers 40 --hidden 5120 --machine dgx-h100-8x80gb --gpus 1 \
+    --jobs "$jobs" --set node.memory=700GB --quiet >out 2>err
+  [ $? = $((jobs > most)) ] || fail "--jobs $jobs of $most that fit: '$(head -n 1 out)'"
+done
 
 finish "several jobs on one host"

@@ -206,6 +206,43 @@ static void test_more_gpus(void **state) {
   drop(&w);
 }
 
+/* Of eight equal jobs at once the first advice is the most that fit, if not even one does, none. */
+static void test_fewer_jobs(void **state) {
+  (void)state;
+  const double memory[] = {1100e9, 700e9, 500e9, 330e9, 200e9, 150e9};
+  int last = 8;
+  for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
+    world w;
+    load(&w, "llama-2-13b", "dgx-h100-8x80gb", 1, 1);
+    w.job.gpus = 1;
+    w.job.jobs = 8;
+    w.machine.host_memory.value = memory[i];
+    w.options.only_policy = &hk_policy_twinflow;
+    advise(&w);
+    assert_int_equal(w.ranking.n_fit, 0);
+    const hk_alternative *first = &w.advice.list[0];
+    const int jobs = strncmp(first->options, "--jobs", 6) == 0 ? first->job.jobs : 0;
+    char expected[32], text[256];
+    snprintf(expected, sizeof expected, "--jobs %d --gpus 1", jobs);
+    hk_ranking more = {0};
+    hk_job job = w.job;
+    job.jobs = jobs + 1;
+    rank_job(&w, &job, HK_OVERLAP_NONE, &more);
+    assert_int_equal(more.n_fit, 0);
+    hk_ranking_free(&more);
+    assert_true(jobs < last && (jobs > 0) == (memory[i] > 180e9));
+    if (jobs > 0) {
+      assert_string_equal(first->options, expected);
+      assert_true(first->batch == 1 && first->job.gpus == 1);
+      assert_non_null(
+          strstr(hk_alternative_text(first, text, sizeof text), " --gpus 1, the most that fit: "));
+    }
+    last = jobs;
+    check_promises(&w);
+    drop(&w);
+  }
+}
+
 /* The first state that fits is the most exact one: those before it do not fit. A state that rounds
  * says so. */
 static void fits_in(double host_memory, hk_optimizer expected) {
@@ -361,6 +398,7 @@ int main(void) {
       cmocka_unit_test(test_room),
       cmocka_unit_test(test_accumulation),
       cmocka_unit_test(test_more_gpus),
+      cmocka_unit_test(test_fewer_jobs),
       cmocka_unit_test(test_loss),
       cmocka_unit_test(test_batch),
       cmocka_unit_test(test_state_that_fits),
