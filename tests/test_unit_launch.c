@@ -148,7 +148,7 @@ static void the_host_hands_gradients_over(void **state) {
   assert_ms(f.backward_ns, 3 * 9);
   hk_forecast_free(&f);
   const hk_graph one = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
-  hk_op op = {.kind = HK_OP_BACKWARD, .work = 1, .profile = {8000000, 5000000, 0}};
+  hk_op op = {.kind = HK_OP_BACKWARD, .work = 1, .profile = {.time = 8000000, .launch = 5000000}};
   hk_ns latency, work;
   for (op.profile.handed = 0; op.profile.handed < 3; op.profile.handed++) {
     hk_time_alone(&one, &op, &machine, &latency, &work);
