@@ -177,6 +177,13 @@ static double hooks(const hk_machine *m) {
   return 1 / m->fsdp_launches.value - 1;
 }
 
+/* Launches of `layers`, and what FSDP2's hooks count as. A figure that was fitted is of published
+ * runs, and has their framework's hooks in it. */
+static double launched_layers(const hk_op *op, const hk_machine *m, double layers) {
+  const bool hooked = op->hooked && m->layer_launch.origin != HK_ORIGIN_FITTED;
+  return layers + (hooked ? hooks(m) : 0);
+}
+
 /* Ranks that wait for each other at the collectives of a block. */
 static int sharing(const hk_graph *graph) {
   return graph->world / (graph->tp * (graph->pp > 1 ? graph->pp : 1));
@@ -191,12 +198,13 @@ static hk_demand pass(const hk_graph *graph, const hk_op *op, const hk_machine *
   hk_demand d =
       op->profile.time > 0 ? measured(op) : computation(m, op, m->gpu_flops.value * efficiency);
   add_copies(&d, m, op);
-  if (op->profile.launch <= 0) return d;
-  const double ns = (double)op->profile.launch + op->profile.handed * m->handover.value +
-                    hooks(m) * (double)op->profile.sharded;
+  const double layers = launched_layers(op, m, op->profile.layers);
+  if (op->profile.launch <= 0 && layers == 0) return d;
+  const double ns = (double)op->profile.launch + layers * m->layer_launch.value +
+                    op->profile.handed * m->handover.value + hooks(m) * (double)op->profile.sharded;
   d.computed = d.cap;
   d.launched = (double)op->work / (ns / 1e9);
-  d.among = op->profile.sharded > 0 ? sharing(graph) : 1;
+  d.among = op->profile.sharded > 0 || op->hooked ? sharing(graph) : 1;
   d.cap = d.weight = d.weight_crowded =
       hk_slowest_rate(d.computed, d.launched, m->launch_spread.value, d.among);
   return d;
@@ -397,8 +405,9 @@ bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
   return a->kind == b->kind && a->work == b->work && a->threads == b->threads &&
          a->profile.time == b->profile.time && a->profile.launch == b->profile.launch &&
          a->profile.handed == b->profile.handed && a->profile.sharded == b->profile.sharded &&
-         a->score_bytes == b->score_bytes && a->copied == b->copied && a->hooked == b->hooked &&
-         a->experts == b->experts && a->ahead == b->ahead;
+         a->profile.layers == b->profile.layers && a->score_bytes == b->score_bytes &&
+         a->copied == b->copied && a->hooked == b->hooked && a->experts == b->experts &&
+         a->ahead == b->ahead;
 }
 
 const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, const hk_op *op,
@@ -420,18 +429,11 @@ static hk_demand barrier(const hk_graph *graph, const hk_machine *m, const hk_op
   return d;
 }
 
-/* Launches of a layer, and what FSDP2's hooks count as. A figure that was fitted is of published
- * runs, and has their framework's hooks in it. */
-static double launches(const hk_op *op, const hk_machine *m) {
-  const bool hooked = op->hooked && m->layer_launch.origin != HK_ORIGIN_FITTED;
-  return (double)op->work + (hooked ? hooks(m) : 0);
-}
-
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *m) {
   const int dp = sharing(graph);
   switch (op->kind) {
     case HK_OP_LAUNCH:
-      return only_latency(m->layer_launch.value * launches(op, m));
+      return only_latency(m->layer_launch.value * launched_layers(op, m, (double)op->work));
     case HK_OP_MEMORY_REPORT: {
       const double others = graph->ranks * graph->multiplicity - 1;
       return only_latency(m->report.value * (1 + m->report_crowding.value * others));

@@ -16,23 +16,23 @@ const hk_other_info hk_other_infos[HK_OTHER_COUNT] = {
     [HK_OTHER_FSDP] = {"FSDP2 CPU offload", "torch 2.15",
                        "CPUOffloadPolicy, OMP_NUM_THREADS = cores / ranks. Ranks started without "
                        "the variable took 5520 ms (2 x H100) for the work of the evidence",
-                       -16.6,
-                       "1807 ms: 3.0 G, micro-batch 4, 2 x H200; 2 x H100: 1845 ms (-11.8 %)"},
+                       -16.5,
+                       "1807 ms: 3.0 G, micro-batch 4, 2 x H200; 2 x H100: 1845 ms (-11.7 %)"},
     [HK_OTHER_FSDP_ONE_THREAD] = {"FSDP2 CPU offload, torchrun's threads", "torch 2.15",
-                                  "the same; torchrun sets OMP_NUM_THREADS=1", -46.4,
+                                  "the same; torchrun sets OMP_NUM_THREADS=1", -46.3,
                                   "5937 ms: 3.0 G, micro-batch 4, 2 x H100"},
     [HK_OTHER_TORCHAO] = {"torchao CPU offload, no fp32 weights", "torchao 0.19",
                           "CPUOffloadOptimizer with bf16 parameters and moments, another "
                           "algorithm; one GPU, no clipping",
-                          -60.6,
+                          -55.7,
                           "1255 ms: 3.0 G, micro-batch 4, H100, torchao 0.18; another "
-                          "node, H200: 808 ms (-19.6 %)"},
+                          "node, H200: 808 ms (-12.0 %)"},
     [HK_OTHER_8BIT] = {"8-bit AdamW on the GPU, no fp32 weights", "bitsandbytes, torchao 0.19",
                        "bf16 parameters and 8-bit moments, another algorithm; the update is "
                        "assumed to be limited by GPU memory",
-                       -26.2,
+                       -26.0,
                        "569 ms: bitsandbytes 0.50.2, 3.0 G, micro-batch 4, H100; torchao "
-                       "0.18: 633 ms (-33.7 %). Memory: 18.0 GiB, as predicted; 39.3 GB "
+                       "0.18: 633 ms (-33.4 %). Memory: 18.0 GiB, as predicted; 39.3 GB "
                        "published for 7B, 37.9 GiB predicted"},
     [HK_OTHER_SUPEROFFLOAD] = {"SuperOffload", "DeepSpeed 0.19.6",
                                "made for superchips: pinned copies are assumed. With --max-norm "

@@ -33,6 +33,7 @@ static bool says_no_effect(const hk_quantity_info *info, const hk_quantity *quan
 /* see sampling.h. */
 static double scatter_of(const hk_quantity_info *info, hk_origin origin) {
   const bool sheet = origin == HK_ORIGIN_DATA_SHEET;
+  if (info->offset == offsetof(hk_machine, layer_launch)) return 0.64;
   if (strcmp(info->unit, "ns") == 0) return 1.1;
   if (strcmp(info->unit, "1") == 0) return 0.3;
   return sheet ? 0.3 : 0.4;

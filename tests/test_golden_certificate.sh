@@ -52,7 +52,7 @@ tampered resident.json 'for row in c["always"]: row["fixed_ns"] *= 0.999; row["n
 ok plan --model llama-2-13b --machine h200-16c --quiet
 tr '\n' ' ' <out | grep -qE "faster than [0-9.]+ ms: gap [0-9.]+ %; .* binds most, +1 .* more of it is +worth [0-9.]+ ms" ||
   fail "plan: no binding limit in '$(cat out)'"
-ok plan --model gpt2-xl --machine aws-g6e.48xlarge --micro-batch 2 --quiet
+ok plan --model gpt2-xl --machine aws-g6e.48xlarge --micro-batch 4 --quiet
 tr '\n' ' ' <out | grep -qE "gpu binds most, +1 +% less time of it is +worth [0-9.]+ ms" ||
   fail "plan: time to be saved is no capacity to be added: '$(cat out)'"
 ok plan --model llama-2-13b --machine h200-16c --set gpu.memory_bytes=150463741824 --json --quiet

@@ -169,6 +169,27 @@ static void launches_slow_beside_the_team(void **state) {
   hk_forecast_free(&f);
 }
 
+/* A model whose times are reckoned, of no floating-point operations: launches of its one layer, the
+ * second block, take 3 ms, beside the team 6. The host hands a gradient over in 1 ms. Weights are
+ * up at 14, 24 and 34 as above. Forward of the layer runs from 24 to 30, or to 27 if nothing slows
+ * it; that of the others takes no time. Backward ends at 38, when gradients of two blocks of 2 ms
+ * each have yet to leave, not of one as above: 2 ms more. */
+static void reckoned_launches_slow_beside_the_team(void **state) {
+  (void)state;
+  hk_machine machine = machine_without_factors();
+  machine.layer_launch.value = 3e6;
+  machine.handover.value = 1e6;
+  machine.gpu_launch.value = 0;
+  for (int slowed = 0; slowed < 2; slowed++) {
+    machine.launch_beside_update.value = slowed ? 0.5 : 1;
+    hk_forecast f = forecast_of(&(block_times){0, 0, 0, 0, 0}, HK_OVERLAP_FORWARD, 1, &machine);
+    assert_ms(f.forward_ns, slowed ? 6 : 3);
+    assert_ms(f.backward_ns, 3 + 1);
+    assert_ms(f.iteration_ns, 34 + 3 + 1 + 2);
+    hk_forecast_free(&f);
+  }
+}
+
 /* The same as above by the model's fraction, which the machine's does not change, unless --set has
  * given that. */
 static void a_model_states_its_own_fraction(void **state) {
@@ -366,6 +387,7 @@ int main(void) {
       cmocka_unit_test(launches_are_not_scaled),
       cmocka_unit_test(the_host_hands_gradients_over),
       cmocka_unit_test(launches_slow_beside_the_team),
+      cmocka_unit_test(reckoned_launches_slow_beside_the_team),
       cmocka_unit_test(a_model_states_its_own_fraction),
       cmocka_unit_test(a_full_team_shares_a_core),
       cmocka_unit_test(fewer_threads_win_where_launches_limit),

@@ -31,7 +31,7 @@ typedef struct {
   hk_bytes all_grad_bytes;                  /* of the whole block, before the reduction */
   hk_ns forward_ns, backward_ns;            /* measured, or 0 */
   hk_ns forward_launch, backward_launch;    /* the host's time to queue the kernels, or 0 */
-  int32_t handed; /* gradients that are handed over one by one; 0 if backward_launch is not known */
+  int32_t handed; /* gradients that are handed over one by one; 0 if backward_ns includes that */
   bool stores_scores; /* of attention, in GPU memory */
 } hk_block_cost;
 

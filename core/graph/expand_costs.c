@@ -72,7 +72,8 @@ static void fill_times(const hk_expansion *x, hk_block_cost *cost) {
   cost->backward_ns = hk_model_measured_ns(model, cost->block, true, batch, seq);
   cost->forward_launch = hk_model_launch_ns(model, cost->block, false);
   cost->backward_launch = hk_model_launch_ns(model, cost->block, true);
-  if (x->handed && cost->backward_launch > 0) cost->handed = handed_alone(model, cost->block);
+  const bool apart = cost->backward_launch > 0 || cost->backward_ns == 0;
+  if (x->handed && apart) cost->handed = handed_alone(model, cost->block);
 }
 
 /* What every tensor-parallel rank does for all tokens takes the same time, while products take 1/tp

@@ -48,20 +48,41 @@ static hk_bytes cast(const hk_expansion *x, hk_bytes whole) {
   return whole / HK_BYTES_BF16 / x->dp * HK_BYTES_CAST / 2;
 }
 
+/* A measured time of computation includes its launches, or they are in hk_op.profile. */
+static bool launches_known(const hk_expansion *x, const hk_block_cost *cost) {
+  return x->phase == HK_PHASE_FORWARD ? cost->forward_ns + cost->forward_launch > 0
+                                      : cost->backward_ns + cost->backward_launch > 0;
+}
+
+static bool is_layer(const hk_expansion *x, const hk_block_cost *cost) {
+  return cost->block >= 0 && cost->block < x->graph->layers;
+}
+
+/* Launches of which the time is not known belong to the pass itself where an update can run beside
+ * it, because they are slower then (framework.launch_beside_update). */
+static bool launches_while_computing(const hk_expansion *x, const hk_block_cost *cost) {
+  return x->plan->overlap != HK_OVERLAP_NONE && !launches_known(x, cost);
+}
+
 /* Forward or backward. If its time was measured, the number of floating-point operations does not
  * matter.
  * Before FSDP2's forward and backward of a block the compute stream copies what was gathered into
  * the block's tensors (foreach_all_gather_copy_out), and after backward the gradients into the
  * buffer that is reduced (foreach_reduce_scatter_copy_in). */
-static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost *cost, int micro) {
+static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost *cost, int micro,
+                     int launches) {
   const bool backward = kind == HK_OP_BACKWARD;
   const int64_t flops = backward ? cost->backward_flops : cost->forward_flops;
   const hk_ns measured = backward ? cost->backward_ns : cost->forward_ns;
   const hk_ns launch = backward ? cost->backward_launch : cost->forward_launch;
-  const bool sharded = hk_expand_sharded(x, cost), takes_time = measured + launch > 0 || sharded;
+  /* Embedding and head launch few kernels. */
+  const int layers = launches_while_computing(x, cost) && is_layer(x, cost) ? launches : 0;
+  const bool sharded = hk_expand_sharded(x, cost);
+  const bool takes_time = measured + launch + layers > 0 || sharded;
   hk_op op = block_op(kind, takes_time && flops == 0 ? 1 : flops, cost, micro);
   op.profile = (hk_pass_profile){measured, launch, backward ? cost->handed : 0,
-                                 sharded && launch > 0 ? cost->forward_launch : 0};
+                                 sharded && launch > 0 ? cost->forward_launch : 0, layers};
+  op.hooked = sharded && layers > 0;
   if (cost->stores_scores) add_scores(x, &op);
   if (sharded) op.copied = cost->gathered + (backward ? cost->all_grad_bytes : 0);
   if (sharded && hk_expand_torchs(x)) op.copied += cast(x, op.copied);
@@ -112,12 +133,10 @@ static void receive(hk_expansion *x, hk_pass *pass, int micro) {
   }
 }
 
-/* A measured time of computation includes its launches, or they are in hk_op.profile. */
 static hk_op launch_op(const hk_expansion *x, const hk_block_cost *cost, int micro, int launches) {
-  const bool known = x->phase == HK_PHASE_FORWARD ? cost->forward_ns + cost->forward_launch > 0
-                                                  : cost->backward_ns + cost->backward_launch > 0;
-  hk_op op = block_op(HK_OP_LAUNCH, known ? 0 : launches, cost, micro);
-  op.hooked = !known && hk_expand_sharded(x, cost);
+  const bool takes_time = !launches_known(x, cost) && !launches_while_computing(x, cost);
+  hk_op op = block_op(HK_OP_LAUNCH, takes_time ? launches : 0, cost, micro);
+  op.hooked = takes_time && hk_expand_sharded(x, cost);
   return op;
 }
 
@@ -252,7 +271,7 @@ void hk_expand_forward(hk_expansion *x, int micro) {
   for (int i = 0; i < x->n_blocks; i++) {
     const hk_block_cost *cost = &x->blocks[i];
     launch_and_gather(x, &pass, cost, micro, 1);
-    compute(x, &pass, pass_op(x, HK_OP_FORWARD, cost, micro), cost->tp_forward, cost, micro);
+    compute(x, &pass, pass_op(x, HK_OP_FORWARD, cost, micro, 1), cost->tp_forward, cost, micro);
   }
 }
 
@@ -421,8 +440,7 @@ static void reduce_and_flush(hk_expansion *x, hk_pass *pass, const int32_t *comp
  * took 33 ms in forward and 71 in backward with recomputation, 23 and 28 without. Launches of 3.0 G
  * took 37 to 111 and 86 to 318 ms on H100 and H200 nodes (bench/results/training/threads.md). */
 static int backward_launches(const hk_expansion *x, const hk_block_cost *cost) {
-  const bool layer = cost->block >= 0 && cost->block < x->graph->layers;
-  return layer && x->plan->job.checkpoint_activations ? 2 : 1;
+  return is_layer(x, cost) && x->plan->job.checkpoint_activations ? 2 : 1;
 }
 
 void hk_expand_backward(hk_expansion *x, int micro) {
@@ -438,12 +456,14 @@ void hk_expand_backward(hk_expansion *x, int micro) {
   for (int r = 0; r < ranks; r++) pass.previous[r][0] = last_on(x, r, HK_LANE_GPU);
   for (int i = x->n_blocks - 1; i >= 0; i--) {
     const hk_block_cost *cost = &x->blocks[i];
-    launch_and_gather(x, &pass, cost, micro, backward_launches(x, cost));
+    const int launches = backward_launches(x, cost);
+    launch_and_gather(x, &pass, cost, micro, launches);
     if (blocking && behind != NULL) {
       reduce_and_flush(x, &pass, behind_computed, behind, micro);
       for (int r = 0; r < ranks; r++) pass.launched[r] = last_on(x, r, HK_LANE_HOST);
     }
-    compute(x, &pass, pass_op(x, HK_OP_BACKWARD, cost, micro), cost->tp_backward, cost, micro);
+    compute(x, &pass, pass_op(x, HK_OP_BACKWARD, cost, micro, launches), cost->tp_backward, cost,
+            micro);
 
     if (!blocking && behind != NULL) reduce_and_flush(x, &pass, behind_computed, behind, micro);
     if (late) {

@@ -145,7 +145,8 @@ typedef struct {
   hk_bytes copied; /* read and written in GPU memory: in forward and backward for collectives; in
                       the barrier for the norm and clipping, half of the traffic */
   bool experts;    /* all_gather, reduce_scatter: among the ranks with the same experts */
-  bool hooked;     /* launch: FSDP2's hooks gather and reduce the block */
+  bool hooked;     /* launch, or a pass with profile.layers: FSDP2's hooks gather and reduce the
+                      block */
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
   hk_when when;
 } hk_op;

@@ -13,6 +13,8 @@ typedef struct {
   int32_t handed; /* backward: gradients that the host hands over one by one meanwhile */
   hk_ns sharded;  /* forward's launches of a block that FSDP2 shards, to which its hooks are in
                      proportion (framework.fsdp_launches); 0: not sharded */
+  int32_t layers; /* layers whose launches take framework.layer_launch_ns each, because `launch` is
+                     not known; 0 too if a launch operation has them */
 } hk_pass_profile;
 
 #endif
