@@ -364,7 +364,26 @@ static hk_demand among_ranks(const hk_graph *graph, const hk_machine *m, int siz
   return collective(graph, m, size, (int)hk_max(1, hk_min(size, gpus / apart)), 1);
 }
 
+/* The machine's own rate and thread scale of a format's update. */
+typedef struct {
+  const hk_quantity *limit, *scale; /* NULL: it has none */
+} update_curve;
+
+static update_curve curve_of(const hk_machine *m, hk_optimizer optimizer) {
+  if (optimizer == HK_OPTIMIZER_8BIT && m->cpu_adamw_8bit.value > 0)
+    return (update_curve){&m->cpu_adamw_8bit, &m->cpu_adamw_8bit_threads};
+  if (optimizer == HK_OPTIMIZER_8BIT_SPLIT && m->cpu_adamw_8bit_split.value > 0)
+    return (update_curve){&m->cpu_adamw_8bit_split, &m->cpu_adamw_8bit_split_threads};
+  return (update_curve){0};
+}
+
+const hk_quantity *hk_update_limit(const hk_machine *m, hk_optimizer optimizer) {
+  return curve_of(m, optimizer).limit;
+}
+
 double hk_update_most(const hk_machine *m, hk_optimizer optimizer, double threads) {
+  const update_curve measured = curve_of(m, optimizer);
+  if (measured.limit != NULL) return hk_cpu_rate(m, measured.limit, measured.scale, threads);
   const double thread = hk_optimizer_info_of(optimizer)->thread;
   const double alone = hk_cpu_rate(m, &m->cpu_adamw, &m->cpu_adamw_threads, 1);
   return thread > 0 ? thread * threads * alone : INFINITY;

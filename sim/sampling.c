@@ -104,6 +104,9 @@ static const struct {
 } curves[] = {
     {offsetof(hk_machine, cpu_adamw), offsetof(hk_machine, cpu_adamw_threads)},
     {offsetof(hk_machine, cpu_adamw_fp32), offsetof(hk_machine, cpu_adamw_fp32_threads)},
+    {offsetof(hk_machine, cpu_adamw_8bit), offsetof(hk_machine, cpu_adamw_8bit_threads)},
+    {offsetof(hk_machine, cpu_adamw_8bit_split),
+     offsetof(hk_machine, cpu_adamw_8bit_split_threads)},
     {offsetof(hk_machine, cpu_unscale), offsetof(hk_machine, cpu_unscale_threads)},
     {offsetof(hk_machine, cpu_cast), offsetof(hk_machine, cpu_cast_threads)},
 };

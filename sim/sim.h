@@ -111,9 +111,12 @@ typedef struct {
 } hk_demand;
 
 /* Parameters a second that a team updates with host memory to itself; at most, by its arithmetic
- * (INFINITY: that does not limit it). */
+ * (INFINITY: that does not limit it). In 8 bits the latter is what calibration measured
+ * (hk_update_limit: in the limit of many threads) or, without that (NULL), hk_optimizer_info's
+ * share of one thread's AdamW for each thread. */
 double hk_update_rate(const hk_machine *machine, hk_optimizer optimizer, double threads);
 double hk_update_most(const hk_machine *machine, hk_optimizer optimizer, double threads);
+const hk_quantity *hk_update_limit(const hk_machine *machine, hk_optimizer optimizer);
 /* Demand of an operation of `graph` on `machine`. */
 hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine *machine);
 /* Whether two operations of one graph have the same demand on any machine. */

@@ -222,15 +222,19 @@ static void warn_of_sequence(hk_warnings *w, const hk_plan *plan) {
        plan->job.seq, (long long)most, plan->model.name);
 }
 
-static void warn_of_optimizer(hk_warnings *w, const hk_plan *plan) {
+static void warn_of_optimizer(hk_warnings *w, const hk_plan *plan, const hk_machine *machine) {
   const hk_optimizer_info *o = hk_optimizer_info_of(plan->optimizer);
-  if (plan->optimizer == HK_OPTIMIZER_FP32) return;
+  const bool measured = hk_update_limit(machine, plan->optimizer) != NULL;
+  int64_t n[HK_ROUTE_COUNT];
+  hk_plan_route_totals(plan, n);
+  const bool gpu = n[HK_ROUTE_STAGED] + n[HK_ROUTE_MAPPED] + n[HK_ROUTE_RESIDENT] > 0;
+  if (plan->optimizer == HK_OPTIMIZER_FP32 || (measured && !gpu)) return;
   warn(
       w,
-      "no update of %s was measured: its kernels count as AdamW's, by memory traffic (%.4g bytes a "
-      "parameter instead of 28)%s%s%s",
-      o->name, hk_update_traffic(plan->optimizer),
-      o->thread > 0 ? " or its arithmetic on one kind of node" : "",
+      "no update of %s%s was measured: its kernels count as AdamW's, by memory traffic (%.4g bytes "
+      "a parameter instead of 28)%s%s%s",
+      o->name, measured ? " on the GPU" : "", hk_update_traffic(plan->optimizer),
+      o->thread > 0 && !measured ? " or its arithmetic on one kind of node" : "",
       o->orthogonal ? ", and its matrix products as forward's" : "",
       o->engine ? "" : "; the engine does not implement it");
 }
@@ -313,7 +317,7 @@ hk_status hk_forecast_warnings(const hk_plan *plan, const hk_machine *machine, c
   warn_of_model(&w, &plan->model);
   warn_of_experts(&w, plan);
   warn_of_sequence(&w, plan);
-  warn_of_optimizer(&w, plan);
+  warn_of_optimizer(&w, plan, machine);
   warn_of_job(&w, plan, machine);
   warn_of_idle_gpus(&w, plan, machine);
   warn_of_tensor_parallelism(&w, plan, machine);

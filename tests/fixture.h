@@ -101,6 +101,7 @@ static inline hk_machine ideal_machine(void) {
   m.h2d_cached.value = m.cached.value = 0;
   m.launch_spread.value = m.spread_beside.value = 0;
   m.cpu_adamw_threads.value = 0.01; /* 1 - exp(-1 / 0.01) is 1 to the last bit */
+  m.cpu_adamw_8bit.value = m.cpu_adamw_8bit_split.value = 0;
   m.cpu_unscale_threads.value = m.cpu_adamw_fp32_threads.value = m.cpu_cast_threads.value = 0;
   return m;
 }

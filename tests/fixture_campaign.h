@@ -144,6 +144,10 @@ static inline hk_machine h200(void) {
   m.cpu_unscale_threads.value = 5;
   m.cpu_adamw_fp32_threads.value = 8;
   m.cpu_cast_threads.value = 4;
+  m.cpu_adamw_8bit.value = 11e9; /* memory does not limit it: 140e9 / 16.03 = 8.7e9 */
+  m.cpu_adamw_8bit_threads.value = 12;
+  m.cpu_adamw_8bit_split.value = 14e9;
+  m.cpu_adamw_8bit_split_threads.value = 16;
   m.h2d_latency.value = 3500;
   m.d2h_latency.value = 2500;
   m.gpu_launch.value = 4000;

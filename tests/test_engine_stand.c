@@ -378,6 +378,35 @@ static void test_wrong_spares(void **state) {
   hk_stand_close(stand);
 }
 
+/* The same in 8 bits: one code that is not stored, or a block's windows. */
+static bool lost_code, lost_windows;
+
+static void erring_update(hk_format format, const hk_adamw_step *step, hk_grad_type type, int64_t n,
+                          hk_state_at from, hk_state_at to, const void *grad, uint16_t *w,
+                          int64_t index) {
+  const char code = from.v[n - 1], window = from.windows[0];
+  right_kernels.update(format, step, type, n, from, to, grad, w, index);
+  if (lost_code) to.v[n - 1] = (char)(to.v[n - 1] == code ? code + 1 : code);
+  if (lost_windows) to.windows[0] = (char)(to.windows[0] == window ? window + 1 : window);
+}
+
+static void test_wrong_codes(void **state) {
+  (void)state;
+  hk_cpu_kernels *best = (hk_cpu_kernels *)(uintptr_t)hk_cpu_kernels_best();
+  if (strcmp(best->name, "scalar") == 0) skip(); /* it is the reference */
+  hk_stand_options options = small();
+  hk_stand *stand = open_stand(&options);
+  right_kernels = *best;
+  best->update = erring_update;
+  for (hk_load_kind kind = HK_LOAD_ADAMW_8BIT; kind <= HK_LOAD_ADAMW_8BIT_SPLIT; kind++) {
+    const hk_load load = {.kind = kind, .threads = 2, .chunk = 65536};
+    check_noticed(stand, load, &lost_code, "and the scalar kernel differ in the sample");
+    check_noticed(stand, load, &lost_windows, "and the scalar kernel differ in the sample");
+  }
+  *best = right_kernels;
+  hk_stand_close(stand);
+}
+
 /* -- A device that fails ----------------------------------------------------------------------- */
 
 static void test_refused_copy(void **state) {
@@ -515,6 +544,7 @@ int main(void) {
       cmocka_unit_test(test_wrong_copies),
       cmocka_unit_test(test_wrong_kernels),
       cmocka_unit_test(test_wrong_spares),
+      cmocka_unit_test(test_wrong_codes),
       cmocka_unit_test(test_refused_copy),
       cmocka_unit_test(test_lost_device),
       cmocka_unit_test(test_failing_open),

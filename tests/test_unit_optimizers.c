@@ -193,6 +193,17 @@ static void arithmetic(void **state) {
     if (d.uses[u].resource == HK_RES_DRAM_CPU)
       assert_true(fabs(d.uses[u].per_unit / hk_update_traffic(HK_OPTIMIZER_8BIT) - 1) < 1e-12);
   }
+  /* The machine's own rate replaces the share, as long as memory allows it. */
+  machine.cpu_adamw_8bit.value = 3e9;
+  machine.cpu_adamw_8bit_threads.value = 8;
+  const double measured = 3e9 * -expm1(-0.5);
+  assert_true(fabs(hk_update_rate(&machine, HK_OPTIMIZER_8BIT, 4) / measured - 1) < 1e-12);
+  assert_true(fabs(hk_demand_of(&graph, &op, &machine).cap / measured - 1) < 1e-12);
+  machine.cpu_adamw_8bit_split.value = 1e15;
+  machine.cpu_adamw_8bit_split_threads.value = 0; /* AdamW's */
+  assert_true(fabs(hk_update_rate(&machine, HK_OPTIMIZER_8BIT_SPLIT, 16) /
+                       (team * hk_update_speed(HK_OPTIMIZER_8BIT_SPLIT)) -
+                   1) < 1e-12);
   hk_graph_free(&graph);
   hk_plan_free(&plan);
 }

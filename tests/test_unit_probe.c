@@ -300,7 +300,7 @@ static void test_quick_suffices(void **state) {
   scope.quick = true;
   size_t n = 0;
   hk_probe *probes = list(scope, &n);
-  assert_in_range(n, 20, 31);
+  assert_in_range(n, 20, 37);
   static const hk_load_kind once[] = {HK_LOAD_MAPPED, HK_LOAD_ADAMW_FP32, HK_LOAD_UNSCALE,
                                       HK_LOAD_CAST,   HK_LOAD_ADAMW_GPU,  HK_LOAD_MATMUL,
                                       HK_LOAD_LAUNCH, HK_LOAD_MEMORY,     HK_LOAD_H2D_PAGEABLE,

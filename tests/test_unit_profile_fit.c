@@ -3,6 +3,7 @@
  * back, and probes are reproduced. Probes that contradict the model, and quantities that the
  * probes do not determine, are reported. */
 #include "calib/fit/probe_fit_draft.h"
+#include "sim/sim.h"
 #include "tests/fixture_campaign.h"
 
 /* -- End to end -------------------------------------------------------------------------------- */
@@ -175,6 +176,10 @@ static void test_newer_probes(void **state) {
   assert_true(fit.machine.copies_at_once.value == 2);
   assert_non_null(strstr(fit.machine.copies_at_once.source, "2.0"));
   check_near("adamw", fit.machine.cpu_adamw.value, truth.cpu_adamw.value, 0.03);
+  for (hk_optimizer o = HK_OPTIMIZER_8BIT; o <= HK_OPTIMIZER_8BIT_SPLIT; o++)
+    for (int threads = 4; threads <= 16; threads += 4)
+      check_near(hk_optimizer_names[o], hk_update_rate(&fit.machine, o, threads),
+                 hk_update_rate(&truth, o, threads), 0.03);
   assert_true(fit.accepted);
   hk_profile_fit_free(&fit);
 
@@ -185,12 +190,13 @@ static void test_newer_probes(void **state) {
       s->failed |= l->kind == HK_LOAD_PULL || l->kind == HK_LOAD_TURNS ||
                    l->kind == HK_LOAD_H2D_CACHED || l->kind == HK_LOAD_HOP ||
                    l->kind == HK_LOAD_UPDATE || l->kind == HK_LOAD_ADAMW_AHEAD || l->piece > 0 ||
+                   l->kind == HK_LOAD_ADAMW_8BIT || l->kind == HK_LOAD_ADAMW_8BIT_SPLIT ||
                    (l->kind == HK_LOAD_MATMUL && s->probe.n_loads > 1) ||
                    (l->kind == HK_LOAD_LAUNCH_LOOP && s->probe.n_loads > 1);
     }
   }
   fit = fitted(&c, &truth);
-  enum { UNKNOWN = 15 };
+  enum { UNKNOWN = 19 };
   const hk_quantity *const unknown[UNKNOWN] = {&fit.machine.pull,
                                                &fit.machine.copies_at_once,
                                                &fit.machine.cpu_operation,
@@ -204,10 +210,15 @@ static void test_newer_probes(void **state) {
                                                &fit.machine.launch_beside_pulls,
                                                &fit.machine.launch_beside_reads,
                                                &fit.machine.cpu_adamw_ahead,
+                                               &fit.machine.cpu_adamw_8bit,
+                                               &fit.machine.cpu_adamw_8bit_threads,
+                                               &fit.machine.cpu_adamw_8bit_split,
+                                               &fit.machine.cpu_adamw_8bit_split_threads,
                                                &fit.machine.compute_beside_update,
                                                &fit.machine.launch_beside_update};
   for (int i = 0; i < UNKNOWN; i++) assert_int_equal(unknown[i]->origin, HK_ORIGIN_DEFAULT);
   assert_true(fit.machine.pull.value == 0 && fit.machine.cpu_operation.value == 0);
+  assert_true(fit.machine.cpu_adamw_8bit.value == 0 && fit.machine.cpu_adamw_8bit_split.value == 0);
   assert_true(fit.machine.gpu_hop.value == 0 && fit.machine.launch_beside_pulls.value == 0 &&
               fit.machine.launch_beside_reads.value == 0);
   assert_true(fit.machine.copies_at_once.value == 1e6);

@@ -28,9 +28,15 @@ static const struct {
      offsetof(hk_machine, cpu_unscale_threads)},
     {HK_LOAD_CAST, HK_BYTES_CAST, offsetof(hk_machine, cpu_cast),
      offsetof(hk_machine, cpu_cast_threads)},
+    {HK_LOAD_ADAMW_8BIT, HK_BYTES_ADAMW_8BIT, offsetof(hk_machine, cpu_adamw_8bit),
+     offsetof(hk_machine, cpu_adamw_8bit_threads)},
+    {HK_LOAD_ADAMW_8BIT_SPLIT, HK_BYTES_ADAMW_8BIT_SPLIT,
+     offsetof(hk_machine, cpu_adamw_8bit_split),
+     offsetof(hk_machine, cpu_adamw_8bit_split_threads)},
 };
 
-enum { KERNELS = sizeof kernels / sizeof *kernels };
+/* The first ones are in every campaign, and show the bandwidth of host memory. */
+enum { KERNELS = sizeof kernels / sizeof *kernels, MEMORY_KERNELS = 4 };
 
 double hk_kernel_bytes(hk_load_kind kind) {
   for (int i = 0; i < KERNELS; i++)
@@ -308,16 +314,16 @@ static bool is_adamw(int k) {
 /* Whether the bandwidth is that of memory. AdamW's operations are larger than caches. Another
  * kernel may have run in caches: its bandwidth counts if some kernel's agrees with it. */
 static bool is_memory(const bandwidth *all, int k) {
-  for (int i = 0; i < KERNELS; i++)
+  for (int i = 0; i < MEMORY_KERNELS; i++)
     if (i != k && fabs(log(all[i].most.value / all[k].most.value)) <= log(AGREEMENT)) return true;
   return is_adamw(k);
 }
 
 static hk_status set_memory(hk_draft *draft, const curve *curves) {
-  bandwidth all[KERNELS];
+  bandwidth all[MEMORY_KERNELS];
   int best = -1, doubted = -1;
-  for (int k = 0; k < KERNELS; k++) HK_TRY(find_bandwidth(draft, k, &curves[k], &all[k]));
-  for (int k = 0; k < KERNELS; k++) {
+  for (int k = 0; k < MEMORY_KERNELS; k++) HK_TRY(find_bandwidth(draft, k, &curves[k], &all[k]));
+  for (int k = 0; k < MEMORY_KERNELS; k++) {
     int *const among = is_memory(all, k) ? &best : &doubted;
     if (*among < 0 || all[k].most.value > all[*among].most.value) *among = k;
   }
@@ -392,14 +398,15 @@ hk_status hk_draft_cpu(hk_draft *draft) {
   if (status == HK_OK) set_operation(draft);
   for (int k = 0; status == HK_OK && k < KERNELS; k++)
     status = collect(draft, kernels[k].kind, &curves[k]);
-  for (int k = 0; status == HK_OK && k < KERNELS; k++)
+  for (int k = 0; status == HK_OK && k < MEMORY_KERNELS; k++)
     if (curves[k].n == 0)
       status = hk_fail(draft->err, HK_NO, "no probe %s at AdamW's chunk of %lld parameters",
                        hk_load_name(kernels[k].kind), (long long)draft->chunk);
   if (status == HK_OK)
     status = add_chunk_segments(draft, threads_of(curves[0].series[curves[0].n - 1]));
   if (status == HK_OK) status = set_memory(draft, curves);
-  for (int k = 0; status == HK_OK && k < KERNELS; k++) status = set_kernel(draft, k, &curves[k]);
+  for (int k = 0; status == HK_OK && k < KERNELS; k++)
+    if (curves[k].n > 0) status = set_kernel(draft, k, &curves[k]);
   for (int k = 0; k < KERNELS; k++) free(curves[k].series);
   return status;
 }

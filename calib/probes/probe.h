@@ -53,6 +53,10 @@ enum {
     "fused AdamW, bf16 gradient in, bf16 weight out")                                             \
   X(ADAMW_AHEAD, "adamw_cpu_ahead", "P/s", ADAMW_CPU, HK_TRAIT_CPU | HK_TRAIT_SOLO,               \
     "fused AdamW that writes the new state into spare memory")                                    \
+  X(ADAMW_8BIT, "adamw_cpu_8bit", "P/s", ADAMW_CPU, HK_TRAIT_CPU | HK_TRAIT_SOLO,                 \
+    "AdamW on state 8bit")                                                                        \
+  X(ADAMW_8BIT_SPLIT, "adamw_cpu_8bit_split", "P/s", ADAMW_CPU, HK_TRAIT_CPU | HK_TRAIT_SOLO,     \
+    "AdamW on state 8bit+split")                                                                  \
   X(ADAMW_FP32, "adamw_cpu_fp32", "P/s", ADAMW_CPU_FP32, HK_TRAIT_CPU,                            \
     "AdamW, fp32 gradient, no cast")                                                              \
   X(UNSCALE, "unscale_cpu", "P/s", UNSCALE_CPU, HK_TRAIT_CPU,                                     \

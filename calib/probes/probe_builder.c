@@ -56,10 +56,10 @@ int64_t hk_probe_most_mapped(const hk_probe_scope *s) {
   return hk_min(hk_probe_most_updated(s), s->host_bytes / 48 / 1024 * 1024);
 }
 
-/* Most parameters of a pass of a CPU kernel. The arrays have a quarter of the host memory, 20 bytes
- * a parameter; 21 leaves room for the gaps between them. */
+/* Most parameters of a pass of a CPU kernel. The arrays have a quarter of the host memory, 24.02
+ * bytes a parameter; 25 leaves room for the gaps between them. */
 static int64_t most_passed(const hk_probe_scope *s) {
-  return s->host_bytes / 4 / 21 / 4096 * 4096;
+  return s->host_bytes / 4 / 25 / 4096 * 4096;
 }
 
 const char *hk_probe_size_text(hk_bytes bytes, char text[32]) {

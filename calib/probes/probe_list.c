@@ -128,6 +128,20 @@ static void add_adamw_cpu(hk_probe_builder *b) {
   if (cores > 1) add_pieces(b, cores, true);
 }
 
+/* AdamW on codes of 8 bits: arithmetic limits small teams, memory large ones. */
+static void add_adamw_8bit(hk_probe_builder *b) {
+  static const int parts[] = {2, 4, 6, 7, 8};
+  const int cores = b->scope->cores;
+  const hk_probe_teams t = hk_probe_teams_of(cores, parts, COUNT(parts));
+  for (hk_load_kind kind = HK_LOAD_ADAMW_8BIT; kind <= HK_LOAD_ADAMW_8BIT_SPLIT; kind++) {
+    for (int i = 0; i < t.n; i++) {
+      const int n = t.counts[i];
+      const bool quick = n == cores / 4 || n == cores / 2 || n == cores;
+      add_cpu(b, hk_probe_cpu_load(b, kind, n), "", quick);
+    }
+  }
+}
+
 /* AdamW into spare memory, with numbers of threads for which AdamW in place has a probe, too. */
 static void add_adamw_ahead(hk_probe_builder *b) {
   static const int parts[] = {4, 6, 7, 8};
@@ -247,6 +261,7 @@ hk_status hk_probes_list(const hk_probe_scope *scope, hk_probe **probes, size_t 
   add_adamw_ahead(&b);
   if (!scope->quick) hk_probes_add_layer(&b);
   hk_probes_add_loop(&b);
+  add_adamw_8bit(&b);
   if (b.failed) {
     free(b.probes);
     return hk_fail_memory(err, 2 * b.room * sizeof *b.probes, "the list of probes");

@@ -48,6 +48,12 @@ bool hk_replay_can(const hk_probe *probe) {
   return probe->n_loads > 0;
 }
 
+static hk_optimizer state_of(hk_load_kind kind) {
+  return kind == HK_LOAD_ADAMW_8BIT         ? HK_OPTIMIZER_8BIT
+         : kind == HK_LOAD_ADAMW_8BIT_SPLIT ? HK_OPTIMIZER_8BIT_SPLIT
+                                            : HK_OPTIMIZER_FP32;
+}
+
 /* -- The graph --------------------------------------------------------------------------------- */
 
 static hk_status add_load(const hk_load *load, double work, hk_graph *graph, hk_error *err) {
@@ -73,7 +79,8 @@ static hk_status add_load(const hk_load *load, double work, hk_graph *graph, hk_
 
 hk_status hk_replay_graph(const hk_probe *probe, const double *work, hk_graph *graph,
                           hk_error *err) {
-  *graph = (hk_graph){.multiplicity = 1, .nodes = 1, .tp = 1};
+  *graph = (hk_graph){
+      .multiplicity = 1, .nodes = 1, .tp = 1, .optimizer = state_of(probe->loads[0].kind)};
   if (!hk_replay_can(probe))
     return hk_fail(err, HK_INPUT, "probe '%s': the simulator has no operation for one of its loads",
                    probe->name);

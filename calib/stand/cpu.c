@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "calib/stand/private.h"
+#include "engine/adamw/formats.h"
 #include "engine/device/chunks.h"
 #include "engine/device/topology.h"
 
@@ -17,23 +18,46 @@ typedef struct {
   const hk_cpu_kernels *kernels;
   hk_load_kind kind;
   int64_t begin;
+  int64_t grads; /* where the gradients of parameter 0 are, in 8 bits */
+  int64_t index; /* of parameter 0 in its tensor */
   hk_chunks chunks;
   hk_adamw_step step;
   float scale;
 } pass;
 
+static bool in_codes(hk_load_kind kind) {
+  return kind == HK_LOAD_ADAMW_8BIT || kind == HK_LOAD_ADAMW_8BIT_SPLIT;
+}
+
 static pass pass_of(const hk_stand_job *job, const hk_team *team, int64_t i) {
   const hk_stand_arrays *a = &job->stand->cpu;
   const int64_t piece = hk_stand_piece(job->stand, job->load);
-  const int64_t begin = i % (a->params / piece) * piece;
-  return (pass){.arrays = a,
-                .kernels = hk_cpu_kernels_best(),
-                .kind = job->load->kind,
-                .begin = begin,
-                .chunks = hk_chunks_of(piece, job->load->chunk, hk_team_threads(team)),
-                .step = hk_stand_step(i),
-                /* Times 8 and back again: exact any number of times, if pieces stay the same. */
-                .scale = fabsf(a->grad32[begin]) < 0x1p-6f ? 8 : 0.125f};
+  const int64_t parts = a->params / piece, begin = i % parts * piece;
+  pass p = {.arrays = a,
+            .kernels = hk_cpu_kernels_best(),
+            .kind = job->load->kind,
+            .begin = begin,
+            .chunks = hk_chunks_of(piece, job->load->chunk, hk_team_threads(team)),
+            .step = hk_stand_step(i),
+            /* Times 8 and back again: exact any number of times, if pieces stay the same. */
+            .scale = fabsf(a->grad32[begin]) < 0x1p-6f ? 8 : 0.125f};
+  if (!in_codes(p.kind)) return p;
+  /* Each turn has the gradients of another part, so that m becomes a sum of different ones, as in
+   * training: some are then near 0, where blocks take longer. */
+  p.grads = (i + i / parts) % parts * piece - begin;
+  hk_random_key(0, 0, i + 1, p.step.key);
+  return p;
+}
+
+static void update_codes(const pass *p, int64_t at, int64_t n) {
+  const hk_stand_arrays *a = p->arrays;
+  const bool split = p->kind == HK_LOAD_ADAMW_8BIT_SPLIT;
+  const hk_format format = split ? HK_FORMAT_8BIT_SPLIT : HK_FORMAT_8BIT;
+  const hk_state_at all = {split ? (char *)a->w : (char *)a->p, split ? (char *)a->low : NULL,
+                           a->codes_m, a->codes_v, a->windows};
+  const hk_state_at state = hk_state_at_element(format, all, at);
+  p->kernels->update(format, &p->step, HK_GRAD_BF16, n, state, state, a->grad + p->grads + at,
+                     split ? NULL : a->w + at, p->index + at);
 }
 
 static void work(const pass *p, int64_t at, int64_t n) {
@@ -49,6 +73,10 @@ static void work(const pass *p, int64_t at, int64_t n) {
       break;
     case HK_LOAD_ADAMW_FP32:
       k->adamw(&p->step, HK_GRAD_FP32, n, a->p + at, a->m + at, a->v + at, a->grad32 + at, NULL);
+      break;
+    case HK_LOAD_ADAMW_8BIT:
+    case HK_LOAD_ADAMW_8BIT_SPLIT:
+      update_codes(p, at, n);
       break;
     case HK_LOAD_UNSCALE:
       k->unscale(p->scale, n, a->grad32 + at);
@@ -157,10 +185,22 @@ void hk_stand_cpu_run(hk_stand_job *job, hk_team *team) {
 typedef struct {
   float p[SAMPLE], m[SAMPLE], v[SAMPLE], grad32[SAMPLE];
   float p_to[SAMPLE], m_to[SAMPLE], v_to[SAMPLE];
-  uint16_t grad[SAMPLE], w[SAMPLE];
+  uint16_t grad[SAMPLE], w[SAMPLE], low[SAMPLE];
+  char codes_m[SAMPLE], codes_v[SAMPLE], windows[SAMPLE];
 } state_sample;
 
-static void take_sample(const hk_stand_arrays *a, int64_t at, size_t n, state_sample *out) {
+/* Bytes of the windows of n parameters. */
+static size_t windows_of(size_t n) {
+  return (n + HK_CODE_BLOCK - 1) / HK_CODE_BLOCK * 2;
+}
+
+/* A sample begins a block. */
+static const char *windows_at(const hk_stand_arrays *a, int64_t at) {
+  return a->windows + at / HK_CODE_BLOCK * 2;
+}
+
+static void take_sample(const pass *p, int64_t at, size_t n, state_sample *out) {
+  const hk_stand_arrays *a = p->arrays;
   memcpy(out->p, a->p + at, 4 * n);
   memcpy(out->m, a->m + at, 4 * n);
   memcpy(out->v, a->v + at, 4 * n);
@@ -168,8 +208,12 @@ static void take_sample(const hk_stand_arrays *a, int64_t at, size_t n, state_sa
   memcpy(out->p_to, a->p_to + at, 4 * n);
   memcpy(out->m_to, a->m_to + at, 4 * n);
   memcpy(out->v_to, a->v_to + at, 4 * n);
-  memcpy(out->grad, a->grad + at, 2 * n);
+  memcpy(out->grad, a->grad + p->grads + at, 2 * n);
   memcpy(out->w, a->w + at, 2 * n);
+  memcpy(out->low, a->low + at, 2 * n);
+  memcpy(out->codes_m, a->codes_m + at, n);
+  memcpy(out->codes_v, a->codes_v + at, n);
+  memcpy(out->windows, windows_at(a, at), windows_of(n));
 }
 
 static bool same(const hk_stand_arrays *a, int64_t at, size_t n, const state_sample *wanted) {
@@ -178,7 +222,11 @@ static bool same(const hk_stand_arrays *a, int64_t at, size_t n, const state_sam
          memcmp(wanted->grad32, a->grad32 + at, 4 * n) == 0 &&
          memcmp(wanted->p_to, a->p_to + at, 4 * n) == 0 &&
          memcmp(wanted->m_to, a->m_to + at, 4 * n) == 0 &&
-         memcmp(wanted->v_to, a->v_to + at, 4 * n) == 0 && memcmp(wanted->w, a->w + at, 2 * n) == 0;
+         memcmp(wanted->v_to, a->v_to + at, 4 * n) == 0 &&
+         memcmp(wanted->w, a->w + at, 2 * n) == 0 && memcmp(wanted->low, a->low + at, 2 * n) == 0 &&
+         memcmp(wanted->codes_m, a->codes_m + at, n) == 0 &&
+         memcmp(wanted->codes_v, a->codes_v + at, n) == 0 &&
+         memcmp(wanted->windows, windows_at(a, at), windows_of(n)) == 0;
 }
 
 /* Overwrites the results of AdamW into spare memory. Its inputs never change, so that a kernel that
@@ -189,15 +237,20 @@ static void spoil(const hk_stand_arrays *a, int64_t at, size_t n) {
   memset(a->w + at, 0x7b, 2 * n);
 }
 
+/* First parameter of sample s: of the piece's begin, middle and end. */
+static int64_t sample_at(const pass *p, int64_t n, int s) {
+  return p->begin + (p->chunks.n - n) * s / 2 / HK_CODE_BLOCK * HK_CODE_BLOCK;
+}
+
 static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sample samples[3],
                                 hk_error *err) {
   size_t n_kernels;
   pass p = pass_of(job, team, job->first + job->ops);
-  const int64_t all = p.chunks.n, n = all < SAMPLE ? all : SAMPLE;
+  const int64_t n = p.chunks.n < SAMPLE ? p.chunks.n : SAMPLE;
   for (int s = 0; s < 3; s++) {
-    const int64_t at = p.begin + (all - n) * s / 2;
+    const int64_t at = sample_at(&p, n, s);
     if (p.kind == HK_LOAD_ADAMW_AHEAD) spoil(p.arrays, at, (size_t)n);
-    take_sample(p.arrays, at, (size_t)n, &samples[s]);
+    take_sample(&p, at, (size_t)n, &samples[s]);
   }
   run_pass(team, &p);
   for (int s = 0; s < 3; s++) {
@@ -210,12 +263,18 @@ static hk_status verify_samples(const hk_stand_job *job, hk_team *team, state_sa
                              .m_to = sample->m_to,
                              .v_to = sample->v_to,
                              .grad = sample->grad,
-                             .w = sample->w};
+                             .w = sample->w,
+                             .low = sample->low,
+                             .codes_m = sample->codes_m,
+                             .codes_v = sample->codes_v,
+                             .windows = sample->windows};
     pass reference = p;
+    const int64_t at = sample_at(&p, n, s);
     reference.arrays = &alone;
+    reference.grads = 0;
+    reference.index = at;
     reference.kernels = &hk_cpu_kernels_list(&n_kernels)[0]; /* scalar */
     work(&reference, 0, n);
-    const int64_t at = p.begin + (all - n) * s / 2;
     if (same(p.arrays, at, (size_t)n, sample)) continue;
     return hk_fail(err, HK_NO,
                    "the %s and the scalar kernel differ in the sample at parameter %lld",

@@ -9,6 +9,7 @@
 #include "calib/stand/private.h"
 #include "core/base/splitmix.h"
 #include "core/graph/bytes.h"
+#include "engine/adamw/formats.h"
 
 #define FILL_CHUNK HK_MIB
 /* Bytes between arrays. Without them a parameter has the same offset in a page in every array, and
@@ -16,6 +17,12 @@
 #define SKEW ((hk_bytes)1152)
 
 #define POSITIVE 0x7fffffff7fffffffu
+/* Codes of at most 63, which span eight octaves, and windows in which 63 is about 2^-8 for m and
+ * 2^-16 for v: the sizes of gradients and of their squares. */
+#define CODES_M  0xbfbfbfbfbfbfbfbfu
+#define CODES_V  0x3f3f3f3f3f3f3f3fu
+#define WINDOW_M 112
+#define WINDOW_V 104
 
 hk_status hk_stand_go_on(const hk_stand *stand, hk_error *err) {
   if (!stand->stop || !*stand->stop) return HK_OK;
@@ -83,13 +90,19 @@ hk_status hk_stand_pageable(hk_stand *stand, hk_error *err) {
 
 /* `spare`: memory of the same size for results of ADAMW_AHEAD. */
 static void lay_out_arrays(hk_stand_arrays *a, char *at, char *spare, hk_bytes bytes) {
-  const int64_t n = (bytes - 6 * SKEW) / 20 / 4096 * 4096;
+  /* 24 bytes a parameter, and two windows of a byte for a block */
+  const int64_t blocks = (bytes - 9 * SKEW) / (24 * HK_CODE_BLOCK + 2);
+  const int64_t n = blocks * HK_CODE_BLOCK / 4096 * 4096;
   a->params = n;
   a->piece = n < HK_PROBE_CPU_PIECE ? n : HK_PROBE_CPU_PIECE;
   float **const floats[] = {&a->p, &a->m, &a->v, &a->grad32};
   for (int i = 0; i < 4; i++, at += 4 * n + SKEW) *floats[i] = (float *)(void *)at;
   a->grad = (uint16_t *)(void *)at;
-  a->w = (uint16_t *)(void *)(at + 2 * n + SKEW);
+  a->w = (uint16_t *)(void *)(at += 2 * n + SKEW);
+  a->low = (uint16_t *)(void *)(at += 2 * n + SKEW);
+  a->codes_m = at += 2 * n + SKEW;
+  a->codes_v = at += n + SKEW;
+  a->windows = at + n + SKEW;
   float **const spares[] = {&a->p_to, &a->m_to, &a->v_to};
   for (int i = 0; i < 3; i++, spare += 4 * n + SKEW) *spares[i] = (float *)(void *)spare;
 }
@@ -106,6 +119,15 @@ static void lay_out(hk_stand *stand) {
       .numel = n, .bytes = HK_BYTES_STATE * n, .m = HK_BYTES_FP32 * n, .v = 2 * HK_BYTES_FP32 * n};
 }
 
+static void fill_codes(hk_team *team, const hk_stand_arrays *a, const volatile sig_atomic_t *stop) {
+  fill(team, (filling){a->codes_m, a->params, CODES_M, stop});
+  fill(team, (filling){a->codes_v, a->params, CODES_V, stop});
+  for (int64_t block = 0; block < a->params / HK_CODE_BLOCK; block++) {
+    a->windows[2 * block] = WINDOW_M;
+    a->windows[2 * block + 1] = WINDOW_V;
+  }
+}
+
 hk_status hk_stand_memory_open(hk_stand *stand, hk_bytes host_bytes, hk_error *err) {
   hk_team *team;
   HK_TRY(hk_stand_team(stand, stand->cores, &team, err));
@@ -119,6 +141,7 @@ hk_status hk_stand_memory_open(hk_stand *stand, hk_bytes host_bytes, hk_error *e
   fill(team, (filling){stand->arena.base, stand->arena.bytes, UINT64_MAX, stop});
   fill(team, (filling){(char *)stand->cpu.v, 4 * stand->cpu.params, POSITIVE, stop});
   fill(team, (filling){v, 4 * stand->mapped_params, POSITIVE, stop});
+  fill_codes(team, &stand->cpu, stop);
   return hk_stand_go_on(stand, err);
 }
 

@@ -58,6 +58,9 @@ typedef struct {
   float *p, *m, *v, *grad32;
   float *p_to, *m_to, *v_to; /* results of ADAMW_AHEAD, in `out` of the arena */
   uint16_t *grad, *w;
+  /* Of the loads in 8 bits, whose p is `p`, or `w` and `low`. */
+  uint16_t *low;
+  char *codes_m, *codes_v, *windows;
 } hk_stand_arrays;
 
 typedef struct {

@@ -47,6 +47,8 @@ double hk_stand_work(const hk_stand *stand, const hk_load *load) {
   switch (load->kind) {
     case HK_LOAD_ADAMW_CPU:
     case HK_LOAD_ADAMW_AHEAD:
+    case HK_LOAD_ADAMW_8BIT:
+    case HK_LOAD_ADAMW_8BIT_SPLIT:
     case HK_LOAD_ADAMW_FP32:
     case HK_LOAD_UNSCALE:
     case HK_LOAD_CAST:

@@ -82,12 +82,12 @@ static hk_status choose_size(hk_bytes wanted, hk_bytes available, hk_bytes most,
 }
 
 /* Most host memory. It is so large that the last-level cache holds at most a quarter of the data of
- * each CPU kernel. The kernels' arrays have a quarter of the arena, 20 bytes a parameter; the
- * kernel with the least data (unscale) uses 4 of them. The factor is 4 * 20 / 4 / 0.25 = 80;
- * example: 512 MiB of cache need 40 GiB. */
+ * each CPU kernel. The kernels' arrays have a quarter of the arena, 24 bytes a parameter; the
+ * kernel with the least data (unscale) uses 4 of them. The factor is 4 * 24 / 4 / 0.25 = 96;
+ * example: 512 MiB of cache need 48 GiB. */
 static hk_bytes most_host(void) {
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: not known */
-  const hk_bytes wanted = (hk_bytes)(4 * 20 / 4.0 * (double)cache / MOST_CACHED);
+  const hk_bytes wanted = (hk_bytes)(4 * 24 / 4.0 * (double)cache / MOST_CACHED);
   return wanted > MOST_HOST ? wanted : MOST_HOST;
 }
 

@@ -2,6 +2,7 @@
 #include "cli/print/report_state.h"
 
 #include "cli/print/screen.h"
+#include "sim/sim.h"
 
 void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool explain) {
   const hk_optimizer_info *o = hk_optimizer_info_of(plan->optimizer);
@@ -17,6 +18,8 @@ void hk_report_optimizer(const hk_plan *plan, const hk_machine *machine, bool ex
                 machine->cpu_adamw.value * hk_update_speed(plan->optimizer) / 1e9,
                 hk_update_traffic(plan->optimizer),
                 plan->optimizer == HK_OPTIMIZER_FP32 ? ""
+                : hk_update_limit(machine, plan->optimizer) != NULL
+                    ? "; a team's own rate, which arithmetic limits, was measured"
                 : o->thread > 0
                     ? "; its arithmetic limits a thread of a full team to a part, measured on one "
                       "kind of node, of what a thread alone updates of fp32"

@@ -28,9 +28,12 @@
 /* 28: bf16 gradient in, weight out. */
 #define HK_BYTES_ADAMW (2 * (HK_BYTES_STATE + HK_BYTES_BF16))
 #define HK_BYTES_ADAMW_FP32 \
-  (2 * HK_BYTES_STATE + HK_BYTES_FP32)                   /* 28: fp32 gradient in, no bf16 weight */
-#define HK_BYTES_UNSCALE (2 * HK_BYTES_FP32)             /* 8: an fp32 gradient in place */
-#define HK_BYTES_CAST    (HK_BYTES_FP32 + HK_BYTES_BF16) /* 6: fp32 to bf16, or back */
+  (2 * HK_BYTES_STATE + HK_BYTES_FP32) /* 28: fp32 gradient in, no bf16 weight */
+/* State 8bit and 8bit+split, bf16 gradient: codes and windows in and out, weight out. */
+#define HK_BYTES_ADAMW_8BIT       (16 + 1.0 / 32)
+#define HK_BYTES_ADAMW_8BIT_SPLIT (14 + 1.0 / 32)
+#define HK_BYTES_UNSCALE          (2 * HK_BYTES_FP32)             /* 8: an fp32 gradient in place */
+#define HK_BYTES_CAST             (HK_BYTES_FP32 + HK_BYTES_BF16) /* 6: fp32 to bf16, or back */
 /* 12: torch's clip_grad_norm_ reads fp32 gradients, and reads and writes them. */
 #define HK_BYTES_CLIP (3 * HK_BYTES_FP32)
 /* 36: the bf16 gradient is first read, written as fp32, and read again. */

@@ -225,6 +225,16 @@ typedef struct {
     "AdamW with fp32 gradient and no cast (DeepSpeedCPUAdam), in the limit of many threads")       \
   X(cpu_adamw_fp32_threads, "cpu.adamw_fp32_thread_scale", "1", 0, 1e4, 0,                         \
     "n0 of AdamW with fp32 gradient; 0: AdamW's")                                                  \
+  X(cpu_adamw_8bit, "cpu.8bit_params_per_s", "P/s", 0, 1e13, 0,                                    \
+    "AdamW on state 8bit, in the limit of many threads; 0: a fixed share of one thread's AdamW "   \
+    "for each thread")                                                                             \
+  X(cpu_adamw_8bit_threads, "cpu.8bit_thread_scale", "1", 0, 1e4, 0,                               \
+    "n0 of AdamW on state 8bit; 0: AdamW's")                                                       \
+  X(cpu_adamw_8bit_split, "cpu.8bit_split_params_per_s", "P/s", 0, 1e13, 0,                        \
+    "AdamW on state 8bit+split, in the limit of many threads; 0: a fixed share of one thread's "   \
+    "AdamW for each thread")                                                                       \
+  X(cpu_adamw_8bit_split_threads, "cpu.8bit_split_thread_scale", "1", 0, 1e4, 0,                   \
+    "n0 of AdamW on state 8bit+split; 0: AdamW's")                                                 \
   X(cpu_cast, "cpu.cast_params_per_s", "P/s", 1e3, 1e13, NAN,                                      \
     "separate cast from fp32 to bf16 or back, in the limit of many threads")                       \
   X(cpu_cast_threads, "cpu.cast_thread_scale", "1", 0, 1e4, 0, "n0 of the cast; 0: AdamW's")       \

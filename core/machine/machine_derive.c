@@ -87,6 +87,8 @@ static const cpu_kernel cpu_kernels[] = {
     {AT(cpu_adamw), AT(cpu_adamw_threads), HK_BYTES_ADAMW},
     {AT(cpu_unscale), AT(cpu_unscale_threads), HK_BYTES_UNSCALE},
     {AT(cpu_adamw_fp32), AT(cpu_adamw_fp32_threads), HK_BYTES_ADAMW_FP32},
+    {AT(cpu_adamw_8bit), AT(cpu_adamw_8bit_threads), HK_BYTES_ADAMW_8BIT},
+    {AT(cpu_adamw_8bit_split), AT(cpu_adamw_8bit_split_threads), HK_BYTES_ADAMW_8BIT_SPLIT},
     {AT(cpu_cast), AT(cpu_cast_threads), HK_BYTES_CAST},
 };
 
@@ -104,7 +106,7 @@ static double kernel_growth(const derivation *d, const cpu_kernel *kernel, doubl
 /* The limit grows; the rate of one thread, limit / n0, stays, because a thread waits for the
  * latency of memory. A kernel without an n0 of its own gets one if AdamW's no longer suits it. */
 static void derive_kernel(derivation *d, const cpu_kernel *kernel, double faster) {
-  if (is_given(d, kernel->limit)) return;
+  if (is_given(d, kernel->limit) || before(d, kernel->limit) <= 0) return;
   const double grows = kernel_growth(d, kernel, faster);
   const double adamw_before = d->was->cpu_adamw_threads.value;
   const double scale = before(d, kernel->scale);
