@@ -6,6 +6,7 @@
 #include <glpk.h>
 
 #include "sim/bound.h"
+#include "sim/certificate.h"
 
 /* Rows of a programme: resources, then the kernels' own rates, which may be lower than resources
  * allow. */
@@ -32,6 +33,10 @@ void hk_programme_times(hk_programme *lp, const hk_plan *plan, const hk_machine 
 /* Sets the memory limits for a rank of `n` parameters: what weights leave. */
 void hk_programme_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *machine,
                          double n);
+
+/* Sets the certificate's limits and before_ns. */
+hk_status hk_certificate_limits(hk_certificate *c, const hk_programme *lp, const hk_forecast *f,
+                                const hk_machine *machine, hk_error *err);
 
 /* Adds columns, rows and coefficients; reads an optimal solution, without which *solved is false.
  * Both may leave GLPK by its error hook, so they own no memory. */

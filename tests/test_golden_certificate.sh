@@ -12,7 +12,8 @@ tampered() {
 import json, sys
 plan = json.load(open(sys.argv[1]))
 c = plan["certificate"]
-priced = [row for mode in c["modes"] for row in mode["limits"] if row["price"] > 0]
+modes = [mode for part in c["parts"] for mode in part["modes"]]
+priced = [row for mode in modes for row in mode["limits"] if row["price"] > 0]
 exec(sys.argv[2])
 json.dump(plan, open("tampered.json", "w"))
 EOF
@@ -25,10 +26,12 @@ ok plan --model llama-2-13b --machine h200-16c --json --quiet
 cp out plain.json
 ok plan --model llama-2-13b --machine h200-16c --overlap both --json --quiet
 cp out overlapped.json
-ok plan --model llama-2-7b --machine h200-16c --json --quiet
-cp out resident.json
-"$check" plain.json overlapped.json resident.json >checked || fail "not verified: $(cat checked)"
-[[ $(grep -c ": verified: at least" checked) == 3 ]] || fail "$(cat checked)"
+for overlap in none forward both; do
+  ok plan --model llama-2-7b --machine h200-16c --overlap $overlap --json --quiet
+  cp out resident-$overlap.json
+done
+"$check" plain.json overlapped.json resident-*.json >checked || fail "not verified: $(cat checked)"
+[[ $(grep -c ": verified: at least" checked) == 5 ]] || fail "$(cat checked)"
 
 tampered plain.json 'c["bound_ms"] *= 1.0001; c["gap_pct"] = 100 * (c["iteration_ms"] / c["bound_ms"] - 1)'
 tampered plain.json 'c["gap_pct"] -= 0.01'
@@ -36,14 +39,22 @@ tampered plain.json 'c["iteration_ms"] = 0.9 * c["bound_ms"]'
 tampered plain.json 'c["most_resident"] += 0.001'
 tampered plain.json 'c["parameters_per_gpu"] *= 0.999'
 tampered plain.json 'c["routes"]["cpu"]["in"] = 0; c["routes"]["cpu"]["cpu"] = 0.9'
-tampered plain.json 'c["modes"].pop()'
+tampered plain.json 'c["parts"][0]["modes"].pop()'
+tampered plain.json 'c["parts"][0]["state_in"] = False'
 tampered plain.json 'del c["always"]'
 tampered plain.json 'for row in priced: row["capacity_per_s"] *= 1.001'
 tampered plain.json 'priced[0]["price"] += 1e-3'
 tampered plain.json 'priced[0]["price"] *= -1'
 tampered plain.json 'c["before_ns"] -= 1e6'
 tampered overlapped.json 'c["bound_ms"] *= 1.0001; c["gap_pct"] = 100 * (c["iteration_ms"] / c["bound_ms"] - 1)'
-tampered resident.json 'for row in c["always"]: row["fixed_ns"] *= 0.999; row["ns_per_parameter"] = {}'
+tampered resident-none.json 'for row in c["always"]: row["fixed_ns"] *= 0.999; row["ns_per_parameter"] = {}'
+tampered resident-forward.json 'c["parts"][1]["always"][0]["fixed_ns"] *= 0.999'
+tampered resident-forward.json 'c["parts"][1]["always"][0]["price"] += 1e-3'
+tampered resident-forward.json 'c["parts"][1]["modes"].append(c["parts"][0]["modes"][0])'
+tampered resident-forward.json 'c["parts"].pop(0)'
+tampered resident-both.json 'for part in c["parts"]: part["always"] = []'
+tampered resident-both.json 'for part in c["parts"]:
+  for row in part["always"] + c["always"]: row["rate_beside_cpu"] = 1'
 
 "$check" /dev/null >checked 2>&1
 [[ $? == 2 ]] || fail "an empty file: $(cat checked)"

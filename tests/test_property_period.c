@@ -202,10 +202,46 @@ static void folded_ranks_are_exact(void **state) {
   }
 }
 
+/* The certified bound is below the period (hk_certify fails if it is not), also where weights are
+ * early. It is close to some periods. */
+static void certified_bounds_hold(void **state) {
+  (void)state;
+  int made[2] = {0}, close[2] = {0};
+  for (uint64_t seed = 1; seed <= 3 * CASES; seed++) {
+    hk_error err = {0};
+    random_stream r = {seed * 49979687};
+    hk_machine m = random_machine(&r);
+    m.cpu_adamw.value *= scale(&r, 0.1, 10);
+    m.gpu_hbm.value *= scale(&r, 0.1, 1);
+    m.launch_beside_update.value = scale(&r, 0.3, 1);
+    m.launch_spread.value = pick(&r, 0, 1) ? scale(&r, 0.05, 0.5) : 0;
+    m.spread_beside.value = m.launch_spread.value * scale(&r, 1, 3); /* else a pass is faster so */
+    hk_plan plan = random_plan(&r, &m);
+    for (size_t i = 0; i < plan.n_subgroups; i++)
+      plan.subgroups[i].early = plan.subgroups[i].ahead && pick(&r, 0, 2) == 0;
+    must(hk_plan_check(&plan, &err), &err);
+    const int both = plan.overlap == HK_OVERLAP_BOTH;
+    hk_certificate certificate;
+    hk_forecast f;
+    must(hk_forecast_make(&plan, &m, NULL, &f, &err), &err);
+    if (hk_certify(&f, &m, &certificate, &err) != HK_OK)
+      fail_msg("seed %d: %s", (int)seed, err.message);
+    assert_int_equal(certificate.made || certificate.unsolved, f.feasible);
+    made[both] += certificate.made;
+    close[both] += certificate.made && hk_certificate_gap(&certificate) < 0.05;
+    hk_forecast_free(&f);
+  }
+  print_message("forward, both: %d, %d bounds, gap below 5 %%: %d, %d\n", made[0], made[1],
+                close[0], close[1]);
+  for (int both = 0; both < 2; both++)
+    assert_true(made[both] > CASES / 2 && close[both] > CASES / 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_plan_passes_its_checks),
       cmocka_unit_test(folded_ranks_are_exact),
+      cmocka_unit_test(certified_bounds_hold),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -319,6 +319,110 @@ static void no_point_of_a_grid_is_better(void **state) {
   assert_true(near > 150); /* the bound is tight, not just low */
 }
 
+/* -- Parts of an iteration, by hand -------------------------------------------------------------
+ */
+
+typedef struct {
+  double before, last, rest; /* s of forward before its last block; of forward and backward of the
+                                last block; of the rest of backward */
+  double embed;              /* of these, of the embedding */
+} passes;
+
+static passes passes_of(const hk_graph *g, const hk_machine *m) {
+  passes p = {0};
+  const size_t each = g->n_ops / (size_t)g->iterations;
+  for (size_t i = 0; i < each; i++) {
+    const hk_op *op = &g->ops[i];
+    if (op->kind != HK_OP_FORWARD && op->kind != HK_OP_BACKWARD) continue;
+    double *part = op->block == g->layers      ? &p.last
+                   : op->kind == HK_OP_FORWARD ? &p.before
+                                               : &p.rest;
+    *part += (double)op->work / m->gpu_flops.value;
+    if (op->block == HK_BLOCK_EMBED) p.embed += (double)op->work / m->gpu_flops.value;
+  }
+  return p;
+}
+
+/* A certificate where only the CPU can update, in `cpu_s` seconds, beside some 1.2 s of forward and
+ * backward. */
+static double certified_s(hk_overlap overlap, double cpu_s, hk_machine *m, passes *p) {
+  hk_error err = {0};
+  hk_model model = tiny_model(3);
+  const hk_job job = {
+      .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 512};
+  const hk_candidate candidate = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE,
+                                  HK_RUNTIME_HOCKET};
+  const hk_plan_settings settings = {.cpu_threads = 1, .overlap = overlap, .piece_numel = 1000};
+  hk_plan plan;
+  hk_forecast f;
+  hk_certificate certificate;
+  m->gpu_hbm.value = m->mapped.value = 50; /* 1e5 s: a share of 1e-4 at most */
+  m->h2d.value = m->d2h.value = m->duplex.value = m->dram.value = m->dram_with_dma.value = 1e11;
+  m->fabric_h2d.value = m->fabric_d2h.value = m->fabric_duplex.value = 1e11;
+  m->gpu_flops.value = 6e8;
+  m->cpu_adamw.value = m->cpu_adamw_fp32.value = (double)model.parameters / cpu_s;
+  must(hk_candidate_plan(&candidate, &model, m, &job, &settings, &plan, &err), &err);
+  must(hk_forecast_make(&plan, m, NULL, &f, &err), &err);
+  must(hk_certify(&f, m, &certificate, &err), &err);
+  assert_true(certificate.made);
+  *p = passes_of(&f.graph, m);
+  assert_true(p->before > 0.1 && p->last > 0.05 && p->rest > 0.2);
+  hk_forecast_free(&f);
+  hk_model_free(&model);
+  return (double)certificate.bound_ns / 1e9;
+}
+
+static void is_about(double s, double expected) {
+  if (!(s <= expected * (1 + 1e-9) && s >= expected * (1 - 2e-4)))
+    fail_msg("%.9f s, by hand %.9f", s, expected);
+}
+
+/* Nothing is updated from the last block's forward to the barrier. */
+static void no_updates_beside_backward(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  passes p;
+  double s = certified_s(HK_OVERLAP_FORWARD, 3, &m, &p);
+  is_about(s, 3 + p.last + p.rest);
+  s = certified_s(HK_OVERLAP_FORWARD, 0.05, &m, &p); /* less than forward */
+  is_about(s, p.before + p.last + p.rest);
+  /* Forward has half of its rate beside the 0.05 s. */
+  m.compute_beside_update.value = 0.5;
+  s = certified_s(HK_OVERLAP_FORWARD, 0.05, &m, &p);
+  is_about(s, p.before + 0.025 + p.last + p.rest);
+}
+
+/* Ahead of the norm the CPU updates from the first gradients on, here at half of its rate. */
+static void updates_ahead_of_the_norm(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  passes p;
+  m.cpu_adamw_ahead.value = 0.5;
+  double s = certified_s(HK_OVERLAP_BOTH, 3, &m, &p);
+  is_about(s, p.last + p.rest + 3 - p.rest / 2);
+  m.cpu_adamw_ahead.value = 1;
+  s = certified_s(HK_OVERLAP_BOTH, 3, &m, &p);
+  is_about(s, p.last + 3);
+  /* The rest of backward takes twice as long beside updates, which go on through all of it. */
+  m.compute_beside_update.value = 0.5;
+  s = certified_s(HK_OVERLAP_BOTH, 2 * p.before + 2 * p.rest, &m, &p);
+  is_about(s, 2 * p.before + p.last + 2 * p.rest);
+}
+
+/* Launches of a layer take 1 s, more than its computation, and have half of their rate beside the
+ * CPU's 2 s: it is updated beside forward, of which 1 of 3 s is done meanwhile. Backward launches 3
+ * layers, too. */
+static void launches_beside_updates(void **state) {
+  (void)state;
+  hk_machine m = ideal_machine();
+  passes p;
+  m.layer_launch.value = 1e9;
+  m.launch_beside_update.value = 0.5;
+  const double s = certified_s(HK_OVERLAP_FORWARD, 2, &m, &p);
+  const double embed = p.embed; /* whose forward and backward launch nothing */
+  is_about(s, 1 + 3 + 3 + p.last + embed);
+}
+
 /* -- Against the simulator --------------------------------------------------------------------- */
 
 /* What clipping adds to the barrier of torch's plan. The bound does not have it. */
@@ -479,6 +583,9 @@ int main(void) {
       cmocka_unit_test(memory_that_does_not_suffice),
       cmocka_unit_test(the_barrier_comes_first),
       cmocka_unit_test(no_point_of_a_grid_is_better),
+      cmocka_unit_test(no_updates_beside_backward),
+      cmocka_unit_test(updates_ahead_of_the_norm),
+      cmocka_unit_test(launches_beside_updates),
       cmocka_unit_test(below_every_policy),
       cmocka_unit_test(an_unsolved_programme),
       cmocka_unit_test(glpk_without_memory),
