@@ -46,13 +46,16 @@ static void open_layers(world *w, hk_overlap overlap, int kept) {
   assert_int_equal(w->engine->training->n_passing, LAYERS);
 }
 
-/* One iteration of `backwards`; the norm is not limited. Returns the elements that ran ahead. */
-static int64_t accumulate(world *w, int backwards) {
+/* One iteration of `backwards`; the norm is not limited. Gradients come from the last tensor to the
+ * first, those of each `together` tensors in the order in which these are. Returns the elements
+ * that ran ahead. */
+static int64_t accumulate_so(world *w, int backwards, size_t together) {
   hk_error err = {0};
   hk_step_report report;
   forward(w);
   for (int m = 0; m < backwards; m++) {
-    for (size_t i = w->n; i-- > 0;) hand_over(w, i, true);
+    for (size_t i = w->n; i-- > 0;)
+      hand_over(w, i / together * together + together - 1 - i % together, true);
     must(hk_engine_flush(w->engine, &err), &err);
   }
   const double squares = plain_squares(w);
@@ -61,6 +64,10 @@ static int64_t accumulate(world *w, int backwards) {
   plain_update(w, hk_grad_scale(squares, 0, 1));
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
   return report.ahead;
+}
+
+static int64_t accumulate(world *w, int backwards) {
+  return accumulate_so(w, backwards, 1);
 }
 
 /* Once the number of backwards is known, each sum that does not stay is fetched once a backward
@@ -84,6 +91,53 @@ static void known_sums_are_fetched_in_time(void **unused) {
         unmake(&w);
       }
     }
+  }
+}
+
+enum { BLOCKS = 3, TENSORS = 7 };
+
+/* Layers as transformers have them (q, k, v, o, gate, up, down), in pieces of so many elements. */
+static void open_transformer(world *w, int64_t piece) {
+  static const int64_t numel[TENSORS] = {128, 64, 64, 128, 384, 384, 384};
+  hk_error err = {0};
+  hk_plan plan = {0};
+  w->n = (size_t)BLOCKS * TENSORS;
+  w->blocks = BLOCKS;
+  w->n_groups = 1;
+  w->groups[0] = (hk_adamw){.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  for (size_t i = 0; i < w->n; i++) make_tensor(w, i, (int)(i / TENSORS), numel[i % TENSORS]);
+  must(hk_default_plan(w->params, w->n, 1, &plan, &err), &err);
+  plan.overlap = HK_OVERLAP_FORWARD;
+  plan.piece_numel = piece;
+  const hk_engine_options options = {.no_pin_threads = true};
+  must(hk_engine_create(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err), &err);
+  hk_plan_free(&plan);
+  must(hk_engine_masters(w->engine, -1, NULL, &err), &err);
+}
+
+/* A layer has more images than there are slots, and most have parts of two tensors or more.
+ * Backward comes to the tensors in the reverse order: each sum is fetched once a backward, in time.
+ * In the layer's own order it comes back to images that it has left, and some are fetched twice. */
+static void images_that_tensors_share_are_fetched_once(void **unused) {
+  (void)unused;
+  static const struct {
+    int64_t piece;
+    size_t together;
+    double most; /* times that a sum is fetched in a backward */
+  } cases[] = {{170, 1, 1}, {80, 1, 1}, {80, TENSORS, 1.5}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    world w = {.r = {c + 91}};
+    open_transformer(&w, cases[c].piece);
+    const struct hk_training *t = w.engine->training;
+    assert_true(t->n_passing >= 10 * BLOCKS && t->n_slots == 8);
+    for (int i = 0; i < 2; i++) accumulate_so(&w, 4, cases[c].together);
+    const int64_t fetched = t->n_fetched, late = t->n_late;
+    accumulate_so(&w, 4, cases[c].together);
+    const double needed = 3.0 * t->n_passing, was = (double)(t->n_fetched - fetched);
+    if (was < needed || was > cases[c].most * needed) fail_msg("%g fetched for %g", was, needed);
+    if (cases[c].together == 1) assert_int_equal(t->n_late, late);
+    assert_state(&w);
+    unmake(&w);
   }
 }
 
@@ -329,6 +383,7 @@ static void squares_come_with_the_last_backward(void **unused) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(known_sums_are_fetched_in_time),
+      cmocka_unit_test(images_that_tensors_share_are_fetched_once),
       cmocka_unit_test(updates_run_ahead_in_the_last_backward),
       cmocka_unit_test(sums_stay_where_early_weights_will_be),
       cmocka_unit_test(wide_gradients_pass),

@@ -207,7 +207,7 @@ static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk
   hk_image_state *state = &e->training->images[s->image];
   if (state->home < 0 && !state->visited && must_make_room(e)) HK_TRY(gather_now(e, b, err));
   HK_TRY(enter_slot(e, s->image, own, err));
-  HK_TRY(hk_handover_visit(e, s->image, err));
+  HK_TRY(hk_handover_visit(e, s->image, e->training->given[s->param] < state->most, err));
   *to = hk_handover_slot_memory(e, state->slot) + (s->at - image->at);
   return HK_OK;
 }
@@ -289,6 +289,8 @@ static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error
   return e->backend->ops->wait(t->streams[own].stream, other->last, err);
 }
 
+/* With several backwards a tensor's segments are gathered from its end: backward comes to tensors
+ * in about the reverse order, so both tensors of an image that they share visit it in a row. */
 static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t own,
                         hk_error *err) {
   struct hk_training *t = e->training;
@@ -305,7 +307,9 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
       HK_TRY(gather_now(e, &batch, err));
       t->surprised = true;
     }
-    for (int32_t s = t->segments[param]; s < t->segments[param + 1]; s++) {
+    const int32_t begin = t->segments[param], end = t->segments[param + 1];
+    for (int32_t k = 0; k < end - begin; k++) {
+      const int32_t s = t->rounds > 1 ? end - 1 - k : begin + k;
       HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
       HK_TRY(count_segment(e, &batch, &e->state.segments[s], err));
     }

@@ -27,8 +27,9 @@
  * SLACK: an image that is this many places late will not be visited in this backward.
  *
  * LINGER: a visit ends when more than this many others have begun since its last gradient: some
- * tensor of the image has none in this backward. Half of the slots that images pass through, if
- * these are more. */
+ * tensor of the image has none in this backward. All but three of the slots that images pass
+ * through, if these are more: an image that two tensors share is visited with the first of both,
+ * and again behind all images of either. */
 enum { MOST_AHEAD = 8, SLACK = 8, LINGER = 2 };
 
 /* -- The order of visits ----------------------------------------------------------------------- */
@@ -84,6 +85,7 @@ static hk_status pass_by(hk_engine *e, int64_t turn, hk_error *err) {
   while (t->images[t->first].turn + SLACK < turn) {
     const int32_t passed = t->first, slot = t->images[passed].slot;
     move_last(t, passed);
+    t->images[passed].passed = true;
     const bool unused = slot >= 0 && t->slots[slot].stream < 0;
     if (unused) HK_TRY(hk_handover_leave_slot(e, slot, HK_LEAVE_COPY, err));
   }
@@ -93,7 +95,7 @@ static hk_status pass_by(hk_engine *e, int64_t turn, hk_error *err) {
 /* Ends visits of images that backward has left, although some tensor brought no gradient. */
 static hk_status end_stale_visits(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
-  const int64_t linger = hk_max(LINGER, (t->n_slots - t->n_keeping) / 2);
+  const int64_t linger = hk_max(LINGER, t->n_slots - t->n_keeping - 3);
   for (int32_t s = 0; s < t->n_slots; s++) {
     const int32_t image = t->slots[s].image;
     if (image < 0 || !t->images[image].visited) continue;
@@ -104,7 +106,7 @@ static hk_status end_stale_visits(hk_engine *e, hk_error *err) {
   return HK_OK;
 }
 
-hk_status hk_handover_visit(hk_engine *e, int32_t image, hk_error *err) {
+hk_status hk_handover_visit(hk_engine *e, int32_t image, bool again, hk_error *err) {
   struct hk_training *t = e->training;
   hk_image_state *i = &t->images[image];
   if (i->home >= 0) return HK_OK;
@@ -113,8 +115,10 @@ hk_status hk_handover_visit(hk_engine *e, int32_t image, hk_error *err) {
     return HK_OK;
   }
   i->visited = true;
-  HK_TRY(pass_by(e, i->turn, err));
-  move_last(t, image);
+  /* The turn of one that has been passed by is behind all that are still to come. */
+  if (!again && !i->passed) HK_TRY(pass_by(e, i->turn, err));
+  if (!again) move_last(t, image);
+  i->passed = false;
   i->touched = ++t->visits;
   HK_TRY(end_stale_visits(e, err));
   return hk_handover_prefetch(e, err);

@@ -56,6 +56,7 @@ typedef struct {
   bool kept;        /* it stays in its slot between visits */
   int32_t before, after; /* neighbours in the order of visits; -1: none */
   int64_t turn;          /* grows along this order */
+  bool passed;           /* moved behind since its last visit, as not to be visited */
 } hk_image_state;
 
 /* Clipping by block (clip_blocks.c). */
@@ -293,8 +294,10 @@ void hk_handover_reset_visits(hk_engine *e);
 bool hk_handover_expects_more(const struct hk_training *t, const hk_image_state *image);
 /* A segment is going to be gathered into the image, which is in a slot: begins a visit unless one
  * is under way. Then all that has been gathered before must have been launched, because images may
- * leave. */
-hk_status hk_handover_visit(hk_engine *e, int32_t image, hk_error *err);
+ * leave. `again`: another tensor has brought its gradient of this backward into the image, so this
+ * goes on with a visit that ended too early. The image's turn is then behind all that are still to
+ * come, and says nothing of them. */
+hk_status hk_handover_visit(hk_engine *e, int32_t image, bool again, hk_error *err);
 /* Ends a visit. The image stays in its slot if it is one of those that are kept, or if it expects
  * no more gradients. */
 hk_status hk_handover_end_visit(hk_engine *e, int32_t image, hk_error *err);
