@@ -12,8 +12,9 @@
  *               on the GPU are here, as they wait for the barrier
  *   no updates  last block's forward to the barrier; with overlap `both` to the end of its last
  *               backward, which makes the first gradients: only copies from the GPU
- *   updates ahead of the norm     with `both`, from there to the barrier: those of the CPU, at
- * their own rate, and all copies but of state to the GPU, which waits for the barrier
+ *   updates ahead of the norm
+ *               with `both`, from there to the barrier: those of the CPU, at their own rate, and
+ *               all copies. State does not go to the GPU: that waits for the barrier.
  *
  * With f the share of the P parameters on each route, d the time in each mode of each part, w the
  * work done in it, all per parameter:

@@ -28,8 +28,8 @@
  *
  * LINGER: a visit ends when more than this many others have begun since its last gradient: some
  * tensor of the image has none in this backward. All but three of the slots that images pass
- * through, if these are more: an image that two tensors share is visited with the first of both,
- * and again behind all images of either. */
+ * through, if these are more. An image that two tensors share is visited by both, and meanwhile
+ * other images of theirs begin. */
 enum { MOST_AHEAD = 8, SLACK = 8, LINGER = 2 };
 
 /* -- The order of visits ----------------------------------------------------------------------- */
