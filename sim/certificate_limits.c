@@ -253,12 +253,15 @@ static void sum_training(const training *t, double busy[HK_LANE_KIND_COUNT],
 
 /* -- Limits of all modes ---------------------------------------------------------------------- */
 
-static hk_fixed_limit *add_fixed(hk_certificate *c, const char *name, double ns) {
-  hk_fixed_limit *limit = &c->fixed[c->n_fixed++];
+static hk_fixed_limit *set_fixed(hk_fixed_limit *limit, const char *name, double ns) {
   snprintf(limit->name, sizeof limit->name, "%s", name);
   limit->fixed_ns = ns;
   limit->beside = 1;
   return limit;
+}
+
+static hk_fixed_limit *add_fixed(hk_certificate *c, const char *name, double ns) {
+  return set_fixed(&c->fixed[c->n_fixed++], name, ns);
 }
 
 /* Without an overlap: forward and backward, then the barrier. */
@@ -324,11 +327,7 @@ static hk_certificate_part *add_part(hk_certificate *c, const char *name, bool u
 }
 
 static hk_fixed_limit *add_to_part(hk_certificate_part *part, const char *name, double ns) {
-  hk_fixed_limit *limit = &part->fixed[part->n_fixed++];
-  snprintf(limit->name, sizeof limit->name, "%s", name);
-  limit->fixed_ns = ns;
-  limit->beside = 1;
-  return limit;
+  return set_fixed(&part->fixed[part->n_fixed++], name, ns);
 }
 
 static void add_passes(hk_certificate_part *part, const slowed *passes) {
