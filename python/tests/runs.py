@@ -114,6 +114,15 @@ def compare(case: Case, attached: bool, **options):
     return model, opt
 
 
+def assert_ran_ahead(opt, model):
+    """Updates ran ahead of the norm in all steps but the first two (the last is not counted yet), in
+    one of them those of most parameters. How many do in a step depends on the load of the machine."""
+    opt.synchronize()
+    report = opt.stats()
+    assert report["running_ahead"]["kept_steps"] >= report["steps"] - 3
+    assert report["running_ahead"]["most_elements"] > sum(p.numel() for p in model.parameters()) / 2
+
+
 def plan_file(model, policy: List[str], path, overlap: str = "none") -> str:
     """Writes a plan for a model under a policy, for one H200 and two threads."""
     document = hocket.describe(model)
@@ -144,4 +153,14 @@ def plan_file(model, policy: List[str], path, overlap: str = "none") -> str:
     return out
 
 
-__all__ = ["Case", "compare", "continue_run", "plan_file", "reference", "same_bits", "spread", "train"]
+__all__ = [
+    "Case",
+    "assert_ran_ahead",
+    "compare",
+    "continue_run",
+    "plan_file",
+    "reference",
+    "same_bits",
+    "spread",
+    "train",
+]
