@@ -20,11 +20,16 @@ echo 'int answer(void); int main(void) { return answer() != 42; }' >tests/test_r
 echo 'int main(void) { return 0; }' >tests/test_blind.c
 echo 'int main(void) { return 1; }' >tests/test_red.c
 echo 'int main(void) { return 77; }' >tests/test_absent.c
+cat >tests/test_long.c <<'END'
+#include <stdlib.h>
+int answer(void);
+int main(void) { return getenv("HOCKET_TEST_FULL") && answer() != 42; }
+END
 cat >CMakeLists.txt <<'END'
 cmake_minimum_required(VERSION 3.22)
 project(toy C)
 enable_testing()
-foreach(name test_right test_blind test_red test_absent)
+foreach(name test_right test_blind test_red test_absent test_long)
   add_executable(${name} tests/${name}.c answer.c)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
@@ -52,6 +57,7 @@ mutation broken test_right 42 forty-two
 mutation red test_red 42 43
 mutation unknown test_nowhere 42 43
 mutation absent test_absent 42 43
+unset HOCKET_TEST_FULL
 
 # mutate CODE ARGUMENTS...: stdout to out, stderr to err, both beside the project.
 mutate() {
@@ -93,9 +99,21 @@ mutate 2 nothing
 grep -q 'no such mutation: nothing' ../err || fail "unknown name: $(cat ../err)"
 mutate 2 --no-such-option
 
+# -- Long forms of tests ---------------------------------------------------------------------------
+
+mutation deep test_long 42 43
+mutate 1 deep
+shows deep SURVIVED
+HOCKET_TEST_FULL=1 mutate 0 deep caught absent
+shows deep caught
+grep -q '^== deep, long$' build/mutate/mutate.log || fail "deep: its long form did not run"
+HOCKET_TEST_FULL=1 mutate 0 --fresh caught
+! grep -q '^== caught, long$' build/mutate/mutate.log || fail "caught: its long form ran"
+rm tests/mutations/deep.patch
+
 # -- Remembered verdicts ---------------------------------------------------------------------------
 
-judged() { grep -c '^== caught$' build/mutate/mutate.log; }
+judged() { grep -c '^== caught, short$' build/mutate/mutate.log; }
 mutate 0 caught
 [ "$(judged)" -eq 0 ] || fail "an unchanged mutation was tested again"
 mutate 0 --fresh caught
