@@ -291,6 +291,7 @@ static void close_late(world *w) {
   for (int i = 0; i < CALLERS; i++) hk_backend_host.stream_close(own[i]);
   unmake(w);
   forget_streams();
+  waiting.stream = NULL; /* closed */
 }
 
 static void train_late(uint64_t seed) {
