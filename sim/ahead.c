@@ -60,8 +60,8 @@ static hk_status forecast_with(const hk_forecast *all, size_t n, const hk_machin
   return status;
 }
 
-/* Whether `fewer` is as fast. Without early weights sums of several micro-steps may leave the GPU,
- * which costs more than simulation has (overlap_search.c). */
+/* Whether `fewer` is as fast. Sums of several micro-steps that wait where early weights will be are
+ * not to leave the GPU. */
 static bool as_fast(const hk_forecast *fewer, const hk_forecast *all) {
   const double most = 1 + AS_FAST / all->plan.job.grad_accum;
   return fewer->feasible &&

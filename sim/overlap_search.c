@@ -29,12 +29,6 @@
  * to be faster by more than the worst of these. The prediction itself is reported as it is. */
 #define STAGED_SLOWER 1.07
 
-/* Each micro-step after the first took longer with hocket than with everything on the GPU by 5.5 %
- * of its computation where the sums of 93 % of all parameters left the GPU, and by 7.1 % where all
- * did (3.0 G parameters, one H200). Simulation has 1.7 %. The search adds the rest, times the share
- * that leaves; the prediction itself is reported as it is. */
-#define PASSING_SLOWER 0.05
-
 /* A point of the search. */
 typedef struct {
   int resident; /* leading subgroups whose state stays on the GPU */
@@ -205,9 +199,7 @@ static hk_status judge_held(const hk_forecast *kept, const hk_machine *machine, 
 
 /* By how much a plan is slower than its simulation. */
 static double slower_of(const hk_plan *plan) {
-  const double micros = plan->job.grad_accum;
-  const double slower = hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0 ? STAGED_SLOWER : 1;
-  return slower + PASSING_SLOWER * hk_plan_passing_share(plan) * (micros - 1) / micros;
+  return hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0 ? STAGED_SLOWER : 1;
 }
 
 hk_status hk_overlap_judge(const hk_forecast *f, double clip_share, const hk_machine *machine,

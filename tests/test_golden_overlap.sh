@@ -145,7 +145,7 @@ python3 -c 'import json,sys; sys.exit("search" in json.load(open("out")))' ||
 
 # With memory for all of them, sums of several micro-steps stay on the GPU, some of them where early
 # weights will be; with less, state displaces some.
-ok plan "${policy[@]:2}" "${machine[@]}" --overlap both --grad-accum 4 --gpu-memory 40G --json -o sums.json --quiet
+ok plan --model llama-2-7b --micro-batch 6 "${machine[@]}" --overlap both --grad-accum 4 --gpu-memory 40G --json -o sums.json --quiet
 holds "'Between micro-steps, sums of 100 % of the gradients stay on the GPU.' in reason"
 python3 -c 'import json, sys
 p = json.load(open("sums.json"))
