@@ -163,8 +163,8 @@ static double kept_beside(const training *t, const hk_op *op) {
   if (!isfinite(d.launched)) return kept;
   const bool stated = hk_launches_stated(m, t->graph->launch_beside_update);
   const double launched = (stated ? 1 : m->launch_beside_update.value) * d.launched;
-  return fmin(
-      1, hk_slowest_rate(kept * d.computed, launched, m->spread_beside.value, d.among) / d.cap);
+  return fmin(1,
+              hk_slowest_rate(kept * d.computed, launched, hk_spread_beside(m), d.among) / d.cap);
 }
 
 static void add_slowed(slowed *s, const training *t, size_t i) {

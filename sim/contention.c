@@ -105,7 +105,7 @@ static double pass_beside(const hk_sim_state *s, const hk_active_op *active,
   double scatter = m->launch_spread.value;
   if (host->team) {
     launched *= hk_launches_kept(m, s->graph->launch_beside_update);
-    scatter = m->spread_beside.value;
+    scatter = hk_spread_beside(m);
   }
   if (host->full) launched *= m->beside_full_team.value;
   return hk_slowest_rate(kept * active->computed, launched, scatter, active->among);

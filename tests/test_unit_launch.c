@@ -23,9 +23,11 @@ static hk_machine machine_without_factors(void) {
   return machine;
 }
 
-static hk_forecast forecast_of(const block_times *times, hk_overlap overlap, int threads,
-                               const hk_machine *machine) {
+static hk_forecast forecast_ranks(const block_times *times, hk_overlap overlap, int threads,
+                                  int ranks, const hk_machine *machine) {
   hk_error err = {0};
+  hk_job job = ONE_RANK;
+  job.gpus = ranks;
   hk_plan plan;
   hk_forecast f;
   hk_model model = equal_blocks(3, 10000000, times->forward, times->backward);
@@ -35,8 +37,7 @@ static hk_forecast forecast_of(const block_times *times, hk_overlap overlap, int
   }
   model.launch_beside_update =
       (hk_launch_shares){.n = times->beside_update > 0, .share = {times->beside_update}};
-  must(hk_plan_create(&model, &ONE_RANK, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan,
-                      &err),
+  must(hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan, &err),
        &err);
   plan.piece_numel = 10000000;
   plan.cpu_threads = threads;
@@ -45,6 +46,11 @@ static hk_forecast forecast_of(const block_times *times, hk_overlap overlap, int
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH;
   must(hk_forecast_make(&plan, machine, &(hk_sim_options){.check = true}, &f, &err), &err);
   return f;
+}
+
+static hk_forecast forecast_of(const block_times *times, hk_overlap overlap, int threads,
+                               const hk_machine *machine) {
+  return forecast_ranks(times, overlap, threads, 1, machine);
 }
 
 static void assert_ms(hk_ns ns, double ms) {
@@ -167,6 +173,24 @@ static void launches_slow_beside_the_team(void **state) {
   assert_ms(f.iteration_ns, 38 + 24);
   assert_ms(f.forward_ns, 6 + 6 + 4);
   hk_forecast_free(&f);
+}
+
+/* A scatter beside the update that is below the one without counts as that: an update does not make
+ * ranks launch more evenly. Found by the fuzzer: the iteration was shorter than the critical path.
+ */
+static void an_update_evens_no_launches(void **state) {
+  (void)state;
+  hk_machine machine = machine_without_factors();
+  machine.gpus.value = 2;
+  machine.launch_spread.value = 0.5;
+  hk_ns times[2];
+  for (int i = 0; i < 2; i++) {
+    machine.spread_beside.value = i == 0 ? 0.5 : 0;
+    hk_forecast f = forecast_ranks(&(block_times){4, 6, 8, 12, 0}, HK_OVERLAP_BOTH, 1, 2, &machine);
+    times[i] = f.iteration_ns;
+    hk_forecast_free(&f);
+  }
+  assert_int_equal(times[0], times[1]);
 }
 
 /* A model whose times are reckoned, of no floating-point operations: launches of its one layer, the
@@ -387,6 +411,7 @@ int main(void) {
       cmocka_unit_test(launches_are_not_scaled),
       cmocka_unit_test(the_host_hands_gradients_over),
       cmocka_unit_test(launches_slow_beside_the_team),
+      cmocka_unit_test(an_update_evens_no_launches),
       cmocka_unit_test(reckoned_launches_slow_beside_the_team),
       cmocka_unit_test(a_model_states_its_own_fraction),
       cmocka_unit_test(a_full_team_shares_a_core),

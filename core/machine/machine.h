@@ -328,6 +328,11 @@ static inline double hk_launches_kept(const hk_machine *machine, double stated) 
   if (!hk_launches_stated(machine, stated)) return machine->launch_beside_update.value;
   return fmin(stated * (1 + machine->launch_change), 1);
 }
+/* ranks.spread_beside_update, but at least ranks.launch_spread: an update beside a pass does not
+ * make the host launch more evenly. */
+static inline double hk_spread_beside(const hk_machine *machine) {
+  return fmax(machine->spread_beside.value, machine->launch_spread.value);
+}
 /* Fixed time of an operation of the CPU team in nanoseconds: cpu.operation_ns, or 0 on one thread,
  * which has no others to wake or to wait for. */
 double hk_cpu_start(const hk_machine *machine, double threads);
