@@ -199,11 +199,10 @@ static bool most_slowed(const slowed *s, double *kept, double *ns) {
 }
 
 /* Adds what operations load that begin after `from` begins and must end before `to` begins, and
- * their passes. */
+ * their passes. t->end is that of longest_chain(t, from). */
 static void add_needed(const training *t, int64_t from, int64_t to, double load[HK_RES_COUNT],
                        slowed *passes) {
   const hk_graph *g = t->graph;
-  longest_chain(t, from);
   memset(t->needed, 0, t->n * sizeof *t->needed);
   memset(t->lane_end, 0, g->n_lanes * sizeof *t->lane_end); /* 1: of a later operation */
   t->needed[to] = true;
@@ -220,21 +219,20 @@ static void add_needed(const training *t, int64_t from, int64_t to, double load[
   }
 }
 
+static bool is_of(const hk_op *op, hk_op_kind kind, int micro) {
+  return op->rank == 0 && op->kind == kind && op->micro == micro;
+}
+
 static int64_t first_of(const training *t, hk_op_kind kind, int micro) {
-  for (size_t i = 0; i < t->n; i++) {
-    const hk_op *op = &t->graph->ops[i];
-    if (op->rank == 0 && op->kind == kind && op->micro == micro) return (int64_t)i;
-  }
+  for (size_t i = 0; i < t->n; i++)
+    if (is_of(&t->graph->ops[i], kind, micro)) return (int64_t)i;
   return NONE;
 }
 
 static int64_t last_of(const training *t, hk_op_kind kind, int micro) {
-  int64_t last = NONE;
-  for (size_t i = 0; i < t->n; i++) {
-    const hk_op *op = &t->graph->ops[i];
-    if (op->rank == 0 && op->kind == kind && op->micro == micro) last = (int64_t)i;
-  }
-  return last;
+  for (size_t i = t->n; i-- > 0;)
+    if (is_of(&t->graph->ops[i], kind, micro)) return (int64_t)i;
+  return NONE;
 }
 
 /* Time of forward and backward on each kind of lane, and on resources. */
@@ -253,15 +251,42 @@ static void sum_training(const training *t, double busy[HK_LANE_KIND_COUNT],
 
 /* -- Limits of all modes ---------------------------------------------------------------------- */
 
-static hk_fixed_limit *set_fixed(hk_fixed_limit *limit, const char *name, double ns) {
+/* Those of an iteration, or of a part of it. */
+typedef struct {
+  hk_fixed_limit *list;
+  int *n;
+} limits;
+
+static limits of_iteration(hk_certificate *c) {
+  return (limits){c->fixed, &c->n_fixed};
+}
+
+static limits of_part(hk_certificate_part *part) {
+  return (limits){part->fixed, &part->n_fixed};
+}
+
+static hk_fixed_limit *add_fixed(limits to, const char *name, double ns) {
+  hk_fixed_limit *limit = &to.list[(*to.n)++];
   snprintf(limit->name, sizeof limit->name, "%s", name);
   limit->fixed_ns = ns;
   limit->beside = 1;
   return limit;
 }
 
-static hk_fixed_limit *add_fixed(hk_certificate *c, const char *name, double ns) {
-  return set_fixed(&c->fixed[c->n_fixed++], name, ns);
+static void add_passes(limits to, const slowed *passes) {
+  double kept = 1, ns = 0;
+  if (most_slowed(passes, &kept, &ns)) add_fixed(to, BESIDE_UPDATES, ns)->beside = kept;
+}
+
+/* Time that forward and backward, by what they load, need of a row of the programme. */
+static double fixed_of(int row, const double load[HK_RES_COUNT], const hk_machine *m) {
+  if (row >= HK_RES_COUNT) return 0;
+  return 1e9 * load[row] / hk_resource_capacity(m, (hk_resource)row, false);
+}
+
+static void add_row(limits to, const hk_programme *lp, int row, double fixed) {
+  const char *name = row < HK_RES_COUNT ? hk_resource_name((hk_resource)row) : "mapped kernel";
+  memcpy(add_fixed(to, name, fixed)->time, lp->time[row], sizeof lp->time[row]);
 }
 
 /* Without an overlap: forward and backward, then the barrier. */
@@ -271,9 +296,7 @@ static void add_before(hk_certificate *c, const training *t, double barrier) {
   sum_training(t, busy, load);
   c->before_ns = (double)longest_chain(t, NONE);
   for (int k = 0; k < HK_LANE_KIND_COUNT; k++) c->before_ns = fmax(c->before_ns, busy[k]);
-  for (int r = 0; r < HK_RES_COUNT; r++)
-    c->before_ns =
-        fmax(c->before_ns, 1e9 * load[r] / hk_resource_capacity(m, (hk_resource)r, false));
+  for (int r = 0; r < HK_RES_COUNT; r++) c->before_ns = fmax(c->before_ns, fixed_of(r, load, m));
   c->before_ns += barrier;
 }
 
@@ -286,31 +309,27 @@ static void add_training(hk_certificate *c, const training *t, const hk_plan *pl
   for (int k = 0; k < HK_LANE_KIND_COUNT; k++) {
     char name[40];
     snprintf(name, sizeof name, "lane %s", hk_lane_kind_name((hk_lane_kind)k));
-    if (busy[k] > 0) add_fixed(c, name, busy[k]);
+    if (busy[k] > 0) add_fixed(of_iteration(c), name, busy[k]);
   }
   slowed passes = {.n = 0};
-  double kept = 1, ns = 0;
   for (size_t i = 0; i < t->n; i++) add_slowed(&passes, t, i);
-  if (most_slowed(&passes, &kept, &ns)) add_fixed(c, BESIDE_UPDATES, ns)->beside = kept;
+  add_passes(of_iteration(c), &passes);
   const int64_t forward = first_of(t, HK_OP_FORWARD, 0);
   if (plan->model.arch == HK_ARCH_LISTED || plan->model.frozen != NULL ||
       plan->clip == HK_CLIP_BLOCK || forward == NONE)
     return;
-  add_fixed(c, "forward, backward, barrier", (double)longest_chain(t, forward) + barrier);
+  add_fixed(of_iteration(c), "forward, backward, barrier",
+            (double)longest_chain(t, forward) + barrier);
 }
 
 static void add_resources(hk_certificate *c, const hk_programme *lp, const hk_machine *m,
                           const double load[HK_RES_COUNT]) {
   for (int r = 0; r < HK_ROW_COUNT; r++) {
-    const bool resource = r < HK_RES_COUNT;
-    double fixed = 0, sum = 0;
-    if (r == HK_ROW_CPU || (resource && is_shared_by_works((hk_resource)r))) continue;
-    if (resource) fixed = 1e9 * load[r] / hk_resource_capacity(m, (hk_resource)r, false);
+    if (r == HK_ROW_CPU || (r < HK_RES_COUNT && is_shared_by_works((hk_resource)r))) continue;
+    const double fixed = fixed_of(r, load, m);
+    double sum = 0;
     for (int j = 0; j < HK_ROUTE_COUNT; j++) sum += lp->time[r][j];
-    if (!(fixed + sum > 0)) continue;
-    hk_fixed_limit *limit =
-        add_fixed(c, resource ? hk_resource_name((hk_resource)r) : "mapped kernel", fixed);
-    memcpy(limit->time, lp->time[r], sizeof limit->time);
+    if (fixed + sum > 0) add_row(of_iteration(c), lp, r, fixed);
   }
 }
 
@@ -326,20 +345,11 @@ static hk_certificate_part *add_part(hk_certificate *c, const char *name, bool u
   return part;
 }
 
-static hk_fixed_limit *add_to_part(hk_certificate_part *part, const char *name, double ns) {
-  return set_fixed(&part->fixed[part->n_fixed++], name, ns);
-}
-
-static void add_passes(hk_certificate_part *part, const slowed *passes) {
-  double kept = 1, ns = 0;
-  if (most_slowed(passes, &kept, &ns)) add_to_part(part, BESIDE_UPDATES, ns)->beside = kept;
-}
-
 /* From the barrier to the last block's forward, which waits for all updates, as those on the GPU
  * wait for the barrier: they and the forward of the other blocks share the GPU. */
 static void add_updates(hk_certificate *c, const hk_programme *lp, const training *t,
                         int64_t last_forward, bool ahead) {
-  hk_certificate_part *part = add_part(c, "updates", true, true);
+  const limits part = of_part(add_part(c, "updates", true, true));
   const int64_t launch = first_of(t, HK_OP_LAUNCH, 0);
   const int rows[] = {HK_RES_GPU, HK_RES_HBM, HK_ROW_MAPPED, HK_RES_CORES};
   double load[HK_RES_COUNT] = {0};
@@ -348,18 +358,13 @@ static void add_updates(hk_certificate *c, const hk_programme *lp, const trainin
     longest_chain(t, launch);
     const hk_ns least = hk_bound_least(t->graph, &t->graph->ops[last_forward], t->machine);
     if (t->end[last_forward] > least)
-      add_to_part(part, "forward before the last block", (double)(t->end[last_forward] - least));
+      add_fixed(part, "forward before the last block", (double)(t->end[last_forward] - least));
     add_needed(t, launch, last_forward, load, &passes);
   }
   add_passes(part, &passes);
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    const int r = rows[i];
-    const bool resource = r < HK_RES_COUNT;
-    if (r == HK_RES_CORES && ahead) continue; /* the CPU updates before the barrier, too */
-    hk_fixed_limit *limit = add_to_part(
-        part, resource ? hk_resource_name((hk_resource)r) : "mapped kernel",
-        resource ? 1e9 * load[r] / hk_resource_capacity(t->machine, (hk_resource)r, false) : 0);
-    memcpy(limit->time, lp->time[r], sizeof limit->time);
+    if (rows[i] == HK_RES_CORES && ahead) continue; /* the CPU updates before the barrier, too */
+    add_row(part, lp, rows[i], fixed_of(rows[i], load, t->machine));
   }
 }
 
@@ -380,15 +385,15 @@ static void add_parts(hk_certificate *c, const hk_programme *lp, const training 
   const double to_barrier = (double)longest_chain(t, forward) + barrier;
   const double gradients = (double)hk_max(0, t->end[backward]);
   if (!ahead) {
-    add_to_part(add_part(c, "no updates", false, false), "last block's forward to the barrier",
-                to_barrier);
+    add_fixed(of_part(add_part(c, "no updates", false, false)),
+              "last block's forward to the barrier", to_barrier);
     return;
   }
-  add_to_part(add_part(c, "no updates", false, false), "forward and backward of the last block",
-              gradients);
+  add_fixed(of_part(add_part(c, "no updates", false, false)),
+            "forward and backward of the last block", gradients);
   const double rest = (double)longest_chain(t, backward) + barrier;
-  hk_certificate_part *part = add_part(c, "updates ahead of the norm", true, false);
-  add_to_part(part, "backward to the barrier", rest - (double)t->end[backward]);
+  const limits part = of_part(add_part(c, "updates ahead of the norm", true, false));
+  add_fixed(part, "backward to the barrier", rest - (double)t->end[backward]);
   slowed passes = {.n = 0};
   for (size_t i = (size_t)backward + 1; i < t->n; i++) add_slowed(&passes, t, i);
   add_passes(part, &passes);
@@ -396,15 +401,13 @@ static void add_parts(hk_certificate *c, const hk_programme *lp, const training 
 
 /* Limits of the modes of each part. In the third all updates of the CPU run ahead of the norm, at a
  * rate of their own. */
-static void add_all_modes(hk_certificate *c, const hk_programme *lp, const hk_plan *plan,
-                          const hk_machine *m) {
-  const hk_graph node = hk_programme_node(plan);
+static void add_all_modes(hk_certificate *c, const hk_programme *lp, const hk_graph *node,
+                          bool both, const hk_machine *m) {
   const double rate = m->cpu_adamw_ahead.value;
-  const bool both = plan->overlap == HK_OVERLAP_BOTH;
   const double fastest = 1e9 / lp->time[HK_ROW_CPU][HK_ROUTE_CPU];
   for (int i = 0; i < c->n_parts; i++) {
     const bool only = i == 2; /* all of its updates run ahead */
-    add_modes(&c->parts[i], only && rate < 1 ? fastest * rate : fastest, &node,
+    add_modes(&c->parts[i], only && rate < 1 ? fastest * rate : fastest, node,
               both && (only || rate > 1), m);
   }
 }
@@ -426,7 +429,7 @@ hk_status hk_certificate_limits(hk_certificate *c, const hk_programme *lp, const
     add_parts(c, lp, &t, plan->overlap, barrier);
   }
   training_close(&t);
-  add_all_modes(c, lp, plan, m);
+  add_all_modes(c, lp, &node, plan->overlap == HK_OVERLAP_BOTH, m);
   add_resources(c, lp, m, load);
   return HK_OK;
 }
