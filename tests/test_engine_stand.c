@@ -348,8 +348,18 @@ static void test_wrong_kernels(void **state) {
 
 /* -- CPU kernels that err ---------------------------------------------------------------------- */
 
-/* AdamW into spare memory, wrong in one way at a time. */
 static hk_cpu_kernels right_kernels;
+
+/* A stand, and the kernels that it runs, which the test may replace and then restores. */
+static hk_stand *open_with_best(hk_cpu_kernels **best) {
+  *best = (hk_cpu_kernels *)(uintptr_t)hk_cpu_kernels_best();
+  if (strcmp((*best)->name, "scalar") == 0) skip(); /* it is the reference */
+  const hk_stand_options options = small();
+  right_kernels = **best;
+  return open_stand(&options);
+}
+
+/* AdamW into spare memory, wrong in one way at a time. */
 static bool lost_variance, short_pass, in_place;
 
 static void erring_adamw_to(const hk_adamw_step *step, hk_grad_type type, int64_t n, const float *p,
@@ -364,11 +374,8 @@ static void erring_adamw_to(const hk_adamw_step *step, hk_grad_type type, int64_
 
 static void test_wrong_spares(void **state) {
   (void)state;
-  hk_cpu_kernels *best = (hk_cpu_kernels *)(uintptr_t)hk_cpu_kernels_best();
-  if (strcmp(best->name, "scalar") == 0) skip(); /* it is the reference */
-  hk_stand_options options = small();
-  hk_stand *stand = open_stand(&options);
-  right_kernels = *best;
+  hk_cpu_kernels *best;
+  hk_stand *stand = open_with_best(&best);
   best->adamw_to = erring_adamw_to;
   const hk_load load = {.kind = HK_LOAD_ADAMW_AHEAD, .threads = 2, .chunk = 65536};
   check_noticed(stand, load, &lost_variance, "and the scalar kernel differ in the sample");
@@ -392,11 +399,8 @@ static void erring_update(hk_format format, const hk_adamw_step *step, hk_grad_t
 
 static void test_wrong_codes(void **state) {
   (void)state;
-  hk_cpu_kernels *best = (hk_cpu_kernels *)(uintptr_t)hk_cpu_kernels_best();
-  if (strcmp(best->name, "scalar") == 0) skip(); /* it is the reference */
-  hk_stand_options options = small();
-  hk_stand *stand = open_stand(&options);
-  right_kernels = *best;
+  hk_cpu_kernels *best;
+  hk_stand *stand = open_with_best(&best);
   best->update = erring_update;
   for (hk_load_kind kind = HK_LOAD_ADAMW_8BIT; kind <= HK_LOAD_ADAMW_8BIT_SPLIT; kind++) {
     const hk_load load = {.kind = kind, .threads = 2, .chunk = 65536};

@@ -215,7 +215,7 @@ static void certified_bounds_hold(void **state) {
     m.gpu_hbm.value *= scale(&r, 0.1, 1);
     m.launch_beside_update.value = scale(&r, 0.3, 1);
     m.launch_spread.value = pick(&r, 0, 1) ? scale(&r, 0.05, 0.5) : 0;
-    m.spread_beside.value = m.launch_spread.value * scale(&r, 1, 3); /* else a pass is faster so */
+    m.spread_beside.value = m.launch_spread.value * scale(&r, 0.3, 3);
     hk_plan plan = random_plan(&r, &m);
     for (size_t i = 0; i < plan.n_subgroups; i++)
       plan.subgroups[i].early = plan.subgroups[i].ahead && pick(&r, 0, 2) == 0;

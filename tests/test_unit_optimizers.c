@@ -193,6 +193,8 @@ static void arithmetic(void **state) {
     if (d.uses[u].resource == HK_RES_DRAM_CPU)
       assert_true(fabs(d.uses[u].per_unit / hk_update_traffic(HK_OPTIMIZER_8BIT) - 1) < 1e-12);
   }
+  assert_true(HK_BYTES_ADAMW_8BIT == hk_update_traffic(HK_OPTIMIZER_8BIT));
+  assert_true(HK_BYTES_ADAMW_8BIT_SPLIT == hk_update_traffic(HK_OPTIMIZER_8BIT_SPLIT));
   /* The machine's own rate replaces the share, as long as memory allows it. */
   machine.cpu_adamw_8bit.value = 3e9;
   machine.cpu_adamw_8bit_threads.value = 8;
