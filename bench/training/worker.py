@@ -253,9 +253,12 @@ class Turn:
             if found:
                 self.reporter.say(event="update", row=self.spec, **found)
         if options.timeline and time.time() + LEAST_S < self.deadline:
+            former = cases(options)[-1]
             for micro_batch in options.micro_batches:
-                self.reporter.say(event="timeline", row=self.spec, micro_batch=micro_batch,
-                                  timeline=timeline(row, job, micro_batch))
+                case = cases(options)[0]._replace(micro_batch=micro_batch)
+                self.reporter.say(event="timeline", row=self.spec, **case._asdict(),
+                                  timeline=timeline(row, job, case, former, self.deadline))
+                former = case
 
     def _bare(self, micro_batch: int) -> Optional[float]:
         if self.yardstick is None:
@@ -296,15 +299,14 @@ class Turn:
         self.reporter.say(**entry)
 
 
-def timeline(row: rows.Hocket, job: rows.Job, micro_batch: int) -> Dict[str, Any]:
-    """Records three iterations, clipped as the command says: where steps are expected to be clipped,
-    no update runs ahead of the norm."""
-    batches = job.batches(micro_batch)
+def timeline(row: rows.Hocket, job: rows.Job, case: Case, former: Case,
+             deadline: float) -> Dict[str, Any]:
+    """Records three iterations of a case. If the row ran another one before, the engine first learns
+    this one's number of micro-steps and norms."""
+    if case != former:
+        iterate(row, job, case, 1, WARM_CLIP, deadline)
     row.optimizer.record(True)
-    for number in range(3):
-        factor = workload.loss_factor(job.options.clip, number)
-        row.backward(row.forward(batches[number], factor))
-        row.step()
+    iterate(row, job, case, 3, 0, deadline)
     spans: Dict[str, Any] = row.optimizer.timeline()
     row.optimizer.record(False)
     return spans
