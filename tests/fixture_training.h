@@ -198,8 +198,8 @@ static inline void forward(world *w) {
   }
 }
 
-static inline void hand_over(world *w, size_t i, bool finite) {
-  hk_error err = {0};
+/* Another gradient of tensor i, which is added to what the tensor has been given. */
+static inline hk_gradient make_gradient(world *w, size_t i, bool finite) {
   tensor *t = &w->tensors[i];
   const hk_grad_type type = t->param.grad_type;
   for (int64_t k = 0; k < t->param.numel; k++) {
@@ -212,9 +212,23 @@ static inline void hand_over(world *w, size_t i, bool finite) {
   }
   if (t->given == 0) memcpy(t->grad, t->handed, (size_t)t->param.numel * hk_grad_size(type));
   t->given++;
-  const hk_gradient gradient = {(int64_t)i, t->handed};
-  must(hk_engine_gradients(w->engine, &gradient, 1, NULL, &err), &err);
-  memset(t->handed, 0xee, 4 * (size_t)t->param.numel);
+  return (hk_gradient){(int64_t)i, t->handed};
+}
+
+/* Hands over new gradients of n tensors from `first` on, in their order, by one call. */
+static inline void hand_over_together(world *w, size_t first, size_t n, bool finite) {
+  hk_error err = {0};
+  hk_gradient list[MOST_TENSORS] = {0};
+  for (size_t i = 0; i < n; i++) list[i] = make_gradient(w, first + i, finite);
+  must(hk_engine_gradients(w->engine, list, n, NULL, &err), &err);
+  for (size_t i = 0; i < n; i++) {
+    const tensor *t = &w->tensors[first + i];
+    memset(t->handed, 0xee, 4 * (size_t)t->param.numel);
+  }
+}
+
+static inline void hand_over(world *w, size_t i, bool finite) {
+  hand_over_together(w, i, 1, finite);
 }
 
 /* Hands gradients over, deep tensors first. With `disorder` some come out of order, twice or not at

@@ -289,14 +289,25 @@ static hk_status follow_giver(hk_engine *e, int32_t param, int32_t own, hk_error
   return e->backend->ops->wait(t->streams[own].stream, other->last, err);
 }
 
-/* With several backwards a tensor's segments are gathered from its end: backward comes to tensors
- * in about the reverse order, so both tensors of an image that they share visit it in a row. */
+/* Whether the tensors are in the order of memory, none of them twice. */
+static bool ascends(const hk_gradient *list, size_t n) {
+  for (size_t i = 1; i < n; i++) {
+    if (list[i].param <= list[i - 1].param) return false;
+  }
+  return true;
+}
+
+/* With several backwards tensors that a call gives in the order of memory, and a tensor's segments,
+ * are gathered from the end: calls come in about the reverse order, so all tensors of an image that
+ * they share visit it in a row. */
 static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t own,
                         hk_error *err) {
   struct hk_training *t = e->training;
   gather_batch batch = {.own = own};
+  const bool reversed = t->rounds > 1 && ascends(list, n);
   for (size_t i = 0; i < n; i++) {
-    const int32_t param = (int32_t)list[i].param;
+    const hk_gradient *given = &list[reversed ? n - 1 - i : i];
+    const int32_t param = (int32_t)given->param;
     if (hk_clip_blocks_counted(e, param)) {
       /* Updates that run ahead may have used its squares, which may still be on their way. */
       if (hk_clip_blocks_run_ahead(e)) HK_TRY(hk_training_begin_again(e, err));
@@ -310,7 +321,7 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
     const int32_t begin = t->segments[param], end = t->segments[param + 1];
     for (int32_t k = 0; k < end - begin; k++) {
       const int32_t s = t->rounds > 1 ? end - 1 - k : begin + k;
-      HK_TRY(gather_segment(e, &batch, own, s, list[i].data, err));
+      HK_TRY(gather_segment(e, &batch, own, s, given->data, err));
       HK_TRY(count_segment(e, &batch, &e->state.segments[s], err));
     }
     if (counts_next(t, param)) t->bins_state[param] = HK_BINS_COUNTED;
