@@ -6,18 +6,21 @@ Usage: kernels.py [--iterations 3] OPTIONS-OF-train.py
 
 Each row runs `iterations` iterations, then one more under torch's profiler, with the first number of
 --accumulate and the first --clip. The table has the milliseconds of the names that differ most
-between a row and the first one, the sum of all kernels, and the time from the first kernel's start
-to the last one's end. The profiler makes launches slower, so that the last figure is no time of an
-iteration; kernels take as long as without it. JSON goes to OUT/kernels.json.
+between a row and the first one, the sum of all kernels, the gaps between kernels of the busiest
+stream by their length, and the time from the first kernel's start to the last one's end. The
+profiler makes launches slower, and now and then empties its buffers, so that the last figure and
+the longest gaps are none of an iteration; kernels take as long as without it. JSON goes to
+OUT/kernels.json.
 """
 
 from __future__ import annotations
 
+import bisect
 import json
 import pathlib
 import sys
 from collections import defaultdict
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import rows
 import torch
@@ -26,11 +29,24 @@ import worker
 from torch.profiler import ProfilerActivity, profile
 
 SHOWN = 14
+GAPS_US = (10, 200, 1000)
+"""Gaps are summed below and between these lengths, and above."""
+
+
+def gaps(kernels: List[Tuple[float, float]]) -> List[float]:
+    """Milliseconds between kernels, given by begin and end in microseconds, by length."""
+    sums, until = [0.0] * (len(GAPS_US) + 1), float("inf")
+    for begin, end in sorted(kernels):
+        if begin > until:
+            sums[bisect.bisect(GAPS_US, begin - until)] += (begin - until) / 1e3
+        until = end if until == float("inf") else max(until, end)
+    return [round(value, 2) for value in sums]
 
 
 def spans(found: Any, device: Any) -> Dict[str, Any]:
-    """Milliseconds and number of the device's activities by name, and their extent."""
+    """Milliseconds and number of the device's activities by name, gaps, and their extent."""
     names: Dict[str, List[float]] = defaultdict(lambda: [0.0, 0])
+    streams: Dict[int, List[Tuple[float, float]]] = defaultdict(list)
     begin, end = float("inf"), 0.0
     for event in found.events():
         if event.device_type != device:
@@ -39,8 +55,11 @@ def spans(found: Any, device: Any) -> Dict[str, Any]:
         names[name][0] += event.time_range.elapsed_us() / 1e3
         names[name][1] += 1
         begin, end = min(begin, event.time_range.start), max(end, event.time_range.end)
+        if not name.startswith("Mem"):
+            streams[event.device_resource_id].append((event.time_range.start, event.time_range.end))
     copies = {name: v for name, v in names.items() if name.startswith("Mem")}
     return {"names": {name: [round(v[0], 3), int(v[1])] for name, v in names.items()},
+            "gaps_ms": gaps(max(streams.values(), key=len, default=[])),
             "kernels_ms": round(sum(v[0] for name, v in names.items() if name not in copies), 2),
             "extent_ms": round((end - begin) / 1e3, 2)}
 
@@ -71,9 +90,12 @@ def table(measured: Dict[str, Dict[str, Any]]) -> str:
         lines.append(f"{name:60s}" + "".join(
             "{:10.2f} x{:<5d}".format(*found["names"].get(name, [0.0, 0]))
             for found in measured.values()))
-    for key in ("kernels_ms", "extent_ms"):
-        lines.append(f"{key:60s}" + "".join(f"{found[key]:10.2f}       "
-                                            for found in measured.values()))
+    figures = {key: [found[key] for found in measured.values()] for key in ("kernels_ms", "extent_ms")}
+    limits = (*(f"gaps below {us} us, ms" for us in GAPS_US), "longer gaps, ms")
+    for i, name in enumerate(limits):
+        figures[name] = [found["gaps_ms"][i] for found in measured.values()]
+    for name, values in figures.items():
+        lines.append(f"{name:60s}" + "".join(f"{value:10.2f}       " for value in values))
     return "\n".join(lines)
 
 
