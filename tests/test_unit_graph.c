@@ -376,10 +376,39 @@ static void tied_embedding(void **state) {
   assert_int_equal(reduced[0] - reduced[1], 2 * tokens / 4 * 3);
 }
 
+/* Three operations, of which the last two are repeated twice: each copy depends on operations as
+ * many places later. */
+static void repeated_operations(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_graph g = {.ranks = 1};
+  const int32_t lane = hk_graph_lane(&g, HK_LANE_CPU, 0, &err);
+  const int32_t deps[3][2] = {{-1, -1}, {0, -1}, {0, 1}}, expected[] = {0, 0, 1, 2, 2, 3, 4, 4, 5};
+  for (int i = 0; i < 3; i++) {
+    const hk_op op = {.kind = HK_OP_ADAMW_CPU, .lane = lane, .work = 10 + i};
+    assert_int_equal(hk_graph_add(&g, &op, deps[i], 2, &err), i);
+  }
+  must(hk_graph_repeat(&g, 1, 0, &err), &err);
+  assert_int_equal(g.n_ops, 3);
+  must(hk_graph_repeat(&g, 1, 2, &err), &err);
+  assert_int_equal(g.n_ops, 7);
+  assert_int_equal(g.n_deps, sizeof expected / sizeof *expected);
+  assert_memory_equal(g.deps, expected, sizeof expected);
+  for (int i = 1; i < 7; i++) {
+    const int last = (i - 1) % 2; /* of the two */
+    assert_int_equal(g.ops[i].work, 11 + last);
+    assert_int_equal(g.ops[i].deps_begin, (i - 1) / 2 * 3 + last);
+    assert_int_equal(g.ops[i].deps_end, (i - 1) / 2 * 3 + 1 + 2 * last);
+  }
+  assert_int_equal(hk_graph_repeat(&g, 0, 1 << 22, &err), HK_INPUT);
+  hk_graph_free(&g);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(closed_forms),
       cmocka_unit_test(tied_embedding),
+      cmocka_unit_test(repeated_operations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,13 +112,24 @@ static bool queues_throughout(const hk_plan *plan, const hk_graph *graph) {
   return on_cpu > 0 && staged > HK_QUEUED_AHEAD;
 }
 
+/* The first iteration has none before it. All others are alike: the third and later ones are copies
+ * of the second. */
+static hk_status expand_all(hk_expansion *x, hk_expand what) {
+  size_t begin = 0; /* of the latest iteration */
+  for (int i = 0; i < 2 && i < what.iterations && !what.bare; i++) {
+    begin = x->graph->n_ops;
+    HK_TRY(expand(x, what.phases));
+  }
+  return hk_graph_repeat(x->graph, begin, what.bare ? 0 : what.iterations - 2, x->err);
+}
+
 static hk_status fill(hk_expansion *x, hk_expand what) {
   HK_TRY(hk_expand_pieces_open(x));
   for (size_t s = 0; s < x->plan->n_subgroups; s++)
     x->begin[s + 1] = x->begin[s] + x->plan->subgroups[s].numel;
   hk_expand_costs(x);
   hk_expand_base_memory(x, what.phases);
-  for (int i = 0; i < what.iterations && !what.bare; i++) HK_TRY(expand(x, what.phases));
+  HK_TRY(expand_all(x, what));
   x->graph->queues_throughout = queues_throughout(x->plan, x->graph);
   x->graph->launch_beside_update =
       hk_launch_share(&x->plan->model.launch_beside_update, x->plan->cpu_threads);

@@ -33,12 +33,16 @@ const char *hk_lane_kind_name(hk_lane_kind kind) {
 /* Far above any sensible plan (llama-3-70b: about 3,000); about half a GiB of memory. */
 #define MOST_OPS (1 << 22)
 
+static hk_status refuse_size(hk_error *err) {
+  return hk_fail(err, HK_INPUT,
+                 "the plan expands to more than %d operations; use larger subgroups or pieces",
+                 MOST_OPS);
+}
+
 int32_t hk_graph_add(hk_graph *graph, const hk_op *op, const int32_t *deps, size_t n_deps,
                      hk_error *err) {
   if (graph->n_ops >= MOST_OPS) {
-    hk_fail(err, HK_INPUT,
-            "the plan expands to more than %d operations; use larger subgroups or pieces",
-            MOST_OPS);
+    refuse_size(err);
     return -1;
   }
   if (HK_GROW(graph->ops, graph->capacity_ops, graph->n_ops, "the task graph", err) != HK_OK ||
@@ -62,6 +66,25 @@ int32_t hk_graph_add(hk_graph *graph, const hk_op *op, const int32_t *deps, size
   added->deps_end = (int32_t)graph->n_deps;
   graph->n_ops++;
   return id;
+}
+
+hk_status hk_graph_repeat(hk_graph *graph, size_t first, int times, hk_error *err) {
+  if (times <= 0 || first == graph->n_ops) return HK_OK;
+  const size_t n = graph->n_ops - first, all = graph->n_ops + n * (size_t)times;
+  const size_t n_deps = graph->n_deps - (size_t)graph->ops[first].deps_begin;
+  const size_t all_deps = graph->n_deps + n_deps * (size_t)times;
+  if (all > MOST_OPS) return refuse_size(err);
+  HK_TRY(HK_GROW(graph->ops, graph->capacity_ops, all, "the task graph", err));
+  HK_TRY(HK_GROW(graph->deps, graph->capacity_deps, all_deps, "the task graph", err));
+  for (; graph->n_ops < all; graph->n_ops++) {
+    hk_op *op = &graph->ops[graph->n_ops];
+    *op = graph->ops[graph->n_ops - n];
+    op->deps_begin += (int32_t)n_deps;
+    op->deps_end += (int32_t)n_deps;
+  }
+  for (; graph->n_deps < all_deps; graph->n_deps++)
+    graph->deps[graph->n_deps] = graph->deps[graph->n_deps - n_deps] + (int32_t)n;
+  return HK_OK;
 }
 
 int32_t hk_graph_lane(hk_graph *graph, hk_lane_kind kind, int rank, hk_error *err) {

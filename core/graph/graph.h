@@ -236,6 +236,9 @@ void hk_graph_free(hk_graph *graph);
  * of `deps` are smaller than the new id, or -1 (ignored). */
 int32_t hk_graph_add(hk_graph *graph, const hk_op *op, const int32_t *deps, size_t n_deps,
                      hk_error *err);
+/* Appends `times` copies of operations first .. n_ops - 1, each of which depends on operations that
+ * are as many places later as itself. */
+hk_status hk_graph_repeat(hk_graph *graph, size_t first, int times, hk_error *err);
 /* The lane of that kind and rank, added if it does not exist; -1 with err set. */
 int32_t hk_graph_lane(hk_graph *graph, hk_lane_kind kind, int rank, hk_error *err);
 
