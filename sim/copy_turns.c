@@ -36,7 +36,14 @@ unsigned hk_turns_engine(const hk_sim_state *s, unsigned wanted) {
   return s->machine->copies_at_once.value < (double)s->graph->n_lanes ? wanted : 0;
 }
 
+static void note_user(const hk_sim_state *s, const hk_active_op *active) {
+  hk_copy_engine *engine = engine_of(s, active);
+  const int32_t lane = s->graph->ops[active->op].lane;
+  if (engine->user != lane) engine->user = engine->user == -1 ? lane : -2;
+}
+
 void hk_turns_wait(hk_sim_state *s, hk_active_op *active) {
+  note_user(s, active);
   active->waiting = true;
   active->due = INT64_MAX;
   s->n_waiting++;
@@ -57,6 +64,7 @@ void hk_turns_give(hk_sim_state *s) {
     engine->came = came_at(s, first);
     if (first->turning) {
       first->turning = false; /* its turn for copies in is over at once; now the engine for out */
+      note_user(s, first);
       continue;
     }
     first->waiting = false;

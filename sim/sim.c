@@ -41,9 +41,10 @@ static hk_status sample_rates(hk_sim_state *s) {
   return HK_OK;
 }
 
-/* Adds what was used since the rates last changed to the totals of the current phase. */
+/* Adds what was used since the last time to the totals of the current phase. */
 static void account(hk_sim_state *s) {
-  const double dt = (double)(s->now - s->since) / 1e9;
+  const double dt = (double)(s->now - s->booked) / 1e9;
+  s->booked = s->now;
   if (dt <= 0) return;
   double *used = s->result->used_phase[s->phase];
   for (int rank = 0; rank < s->graph->ranks; rank++) {
@@ -153,6 +154,7 @@ static hk_status start(hk_sim_state *s, int32_t id) {
   const unsigned before = active->traffic;
   if (!demands_the_same(s, active, op)) demand(s, active, op);
   active->demanded = id + 1;
+  active->had |= active->traffic;
   active->activity.rate = 0; /* until it is shared */
   active->turning =
       (before & HK_TRAFFIC_COPY_IN) != 0 && (active->traffic & HK_TRAFFIC_COPY_OUT) != 0;
@@ -202,9 +204,12 @@ static void sort_ids(int32_t *ids, int n) {
   if (n > 1) qsort(ids, (size_t)n, sizeof *ids, by_id);
 }
 
+/* Changes no operation's progress, not even by rounding: operations end at the same times, however
+ * many iterations follow. */
 static void note_iteration(hk_sim_state *s, int32_t id) {
+  if (id == s->turn) s->turns = true;
   if (id != s->last_begin && id != s->last_end) return;
-  progress(s);
+  account(s);
   s->in_last = id == s->last_begin;
   *(s->in_last ? &s->result->last.begin : &s->result->last.end) = s->now;
 }
@@ -309,6 +314,14 @@ static hk_ns next_due(const hk_sim_state *s) {
   return due;
 }
 
+/* An iteration has ended. Whether the simulation need not go on. */
+static bool is_last_turn(hk_sim_state *s) {
+  const hk_memory_report *memory = &s->result->memory;
+  s->turns = false;
+  hk_repeat_turn(s);
+  return s->repeat->found || s->turn >= (int32_t)s->graph->n_ops || memory->peak > memory->capacity;
+}
+
 static hk_status run_all(hk_sim_state *s) {
   for (size_t i = 0; i < s->graph->n_ops; i++) {
     if (s->pending[i] == 0) become_ready(s, (int32_t)i);
@@ -333,22 +346,34 @@ static hk_status run_all(hk_sim_state *s) {
     }
     s->now = due;
     HK_TRY(handle_due(s));
+    if (s->turns && is_last_turn(s)) return HK_OK;
   }
   progress(s);
   memset(s->used, 0, (size_t)s->n_resources * sizeof *s->used);
   return sample_rates(s);
 }
 
+/* A simulation whose state is set up but for its options. */
+static hk_sim_state state_of(const hk_graph *graph, const hk_machine *machine, hk_result *result,
+                             hk_error *err) {
+  memset(result, 0, sizeof *result);
+  return (hk_sim_state){
+      .graph = graph, .machine = machine, .result = result, .err = err, .turn = -1};
+}
+
+/* Up to the first event. */
+static hk_status begin(hk_sim_state *s) {
+  HK_TRY(hk_timeline_init(s->graph, &s->result->timeline, s->err));
+  HK_TRY(hk_sim_state_open(s));
+  return hk_memory_begin(s);
+}
+
 hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
                       const hk_sim_options *options, hk_result *result, hk_error *err) {
   hk_error local = {0};
-  memset(result, 0, sizeof *result);
-  hk_sim_state s = {
-      .graph = graph, .machine = machine, .result = result, .err = err != NULL ? err : &local};
+  hk_sim_state s = state_of(graph, machine, result, err != NULL ? err : &local);
   if (options != NULL) s.options = *options;
-  hk_status status = hk_timeline_init(graph, &result->timeline, s.err);
-  if (status == HK_OK) status = hk_sim_state_open(&s);
-  if (status == HK_OK) status = hk_memory_begin(&s);
+  hk_status status = begin(&s);
   if (status == HK_OK) status = run_all(&s);
   if (status == HK_OK) {
     hk_memory_end(&s);
@@ -360,6 +385,22 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
   }
   hk_sim_state_close(&s);
   if (status != HK_OK) hk_result_free(result);
+  return status;
+}
+
+hk_status hk_simulate_until_repeat(const hk_graph *graph, const hk_machine *machine,
+                                   hk_repetition *repetition, hk_error *err) {
+  hk_result result;
+  hk_repeat repeat = {.repeatable = true};
+  hk_sim_state s = state_of(graph, machine, &result, err);
+  s.repeat = &repeat;
+  hk_status status = begin(&s);
+  if (status == HK_OK) status = hk_repeat_open(&s);
+  if (status == HK_OK) status = run_all(&s);
+  *repetition = (hk_repetition){repeat.found, repeat.period, result.memory.peak};
+  hk_repeat_close(&repeat);
+  hk_sim_state_close(&s);
+  hk_result_free(&result);
   return status;
 }
 

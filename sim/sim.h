@@ -187,6 +187,18 @@ hk_status hk_simulate(const hk_graph *graph, const hk_machine *machine,
                       const hk_sim_options *options, hk_result *result, hk_error *err);
 void hk_result_free(hk_result *result);
 
+/* What all iterations of a simulation have in common, however many there are. */
+typedef struct {
+  bool found;   /* two iterations of the graph end in the same state. If false, nothing is known but
+                   that the peak is at least `peak` */
+  hk_ns period; /* from the end of one backward to that of the next, in that iteration and later */
+  hk_bytes peak; /* of GPU memory */
+} hk_repetition;
+/* Runs a graph of at least two iterations until that is known, or the peak is above the capacity: a
+ * third of the time of four iterations. */
+hk_status hk_simulate_until_repeat(const hk_graph *graph, const hk_machine *machine,
+                                   hk_repetition *repetition, hk_error *err);
+
 /* Time of an operation that runs alone: its latency, and then its work, rounded up to nanoseconds
  * as in the simulator. */
 void hk_time_alone(const hk_graph *graph, const hk_op *op, const hk_machine *machine,

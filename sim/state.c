@@ -100,7 +100,7 @@ hk_status hk_sim_state_open(hk_sim_state *s) {
     if (g->lanes[l].picks) HK_TRY(hk_picker_open(&s->pickers[l], g, (int32_t)l, s->err));
   }
   find_last_iteration(s);
-  for (int i = 0; i < 2 * g->ranks; i++) s->engines[i] = (hk_copy_engine){0, -1, -1};
+  for (int i = 0; i < 2 * g->ranks; i++) s->engines[i] = (hk_copy_engine){0, -1, -1, -1};
   for (int rank = 0; rank < g->ranks; rank++) {
     for (int r = 0; r < HK_RES_COUNT; r++) {
       s->capacity[rank * HK_RES_COUNT + r] =

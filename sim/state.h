@@ -28,6 +28,7 @@ typedef struct {
   int32_t rank;
   hk_ns latency;
   unsigned traffic, engine;  /* HK_TRAFFIC_* */
+  unsigned had;              /* traffic of all operations of the lane so far */
   bool fetches;              /* its start is delayed by traffic on the link (hk_demand.fetched) */
   bool slowed;               /* its rate is lower beside copies (hk_demand.slowed) */
   bool computes;             /* forward or backward */
@@ -53,6 +54,7 @@ typedef struct {
   hk_ns came;   /* when the copy that last got a turn had joined the queue; -1: none yet */
   int32_t lead; /* lane of the first copy that got a turn among those that had joined at that
                    time; -1: none yet */
+  int32_t user; /* lane of all copies so far; -1: none yet, -2: several lanes */
 } hk_copy_engine;
 
 /* The framework's host thread and the CPU team of a rank, at one moment. */
@@ -73,14 +75,27 @@ typedef struct {
   double rates[HK_RATE_CACHE_LANES];
 } hk_cached_rates;
 
+/* The states in which iterations end (sim/repeat.c). */
+typedef struct {
+  size_t each, words;     /* operations of an iteration; length of a state, of which the last part
+                             matters only for some lanes (same_past) */
+  hk_ns *state, *before;  /* of the last iteration that has ended, of the one before */
+  hk_ns turned, period;   /* when it ended; the time from the end of the one before */
+  bool repeatable, found; /* all iterations so far ended as the proof needs it; they repeat */
+} hk_repeat;
+
 typedef struct {
   const hk_graph *graph;
   const hk_machine *machine;
   hk_sim_options options;
+  hk_repeat *repeat; /* NULL: a whole simulation */
+  int32_t turn; /* last backward of the iteration in progress, whose end is looked at; -1: none */
+  bool turns;   /* it has ended at `now` */
   hk_result *result;
   hk_error *err;
 
-  hk_ns now, since; /* `since`: when rates last changed */
+  hk_ns now, since; /* `since`: when the operations' progress was last booked */
+  hk_ns booked;     /* when the use of resources was */
   hk_phase phase;   /* that resource use is booked on: the phase of the latest forward or backward
                        operation; update from the barrier on */
   bool dirty;       /* the set of fluid operations has changed: rates must be computed again */
@@ -168,6 +183,12 @@ void hk_turns_end(hk_sim_state *s, const hk_active_op *active);
  * failure. */
 hk_status hk_sim_state_open(hk_sim_state *s);
 void hk_sim_state_close(hk_sim_state *s);
+
+/* sim/repeat.c. Open before the first event; close also after a failure. */
+hk_status hk_repeat_open(hk_sim_state *s);
+void hk_repeat_close(hk_repeat *repeat);
+/* The last backward of an iteration has ended: sets s->repeat->found and ->period. */
+void hk_repeat_turn(hk_sim_state *s);
 
 /* sim/rate_cache.c: remembers the rates of sets of fluid operations. */
 uint8_t hk_rate_cache_number(hk_sim_state *s, const hk_active_op *active); /* of its demand */

@@ -2,13 +2,15 @@
 /* Random plans with an overlap on random machines, with the simulator's checks on. Every
  * invariant holds during the simulation. The period is the sum of its parts and, to 0.1 %, at least
  * its bound. Ranks simulated one by one agree with one rank that stands for all. A second
- * simulation, without checks and counters, gives the same spans. */
+ * simulation, without checks and counters, gives the same spans. Previews are what forecasts
+ * say. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/certificate.h"
+#include "sim/preview.h"
 #include "tests/random.h"
 
 #define CASES 150
@@ -237,11 +239,76 @@ static void certified_bounds_hold(void **state) {
     assert_true(made[both] > CASES / 2 && close[both] > CASES / 10);
 }
 
+static hk_preview preview_of(const hk_plan *plan, const hk_machine *m) {
+  hk_error err = {0};
+  hk_preview preview;
+  must(hk_preview_of(plan, m, &preview, &err), &err);
+  return preview;
+}
+
+/* The preview is what the forecast says, also where memory suffices just so, and where it lacks a
+ * byte. */
+static void check_preview(const hk_forecast *f, hk_machine m) {
+  hk_preview p = preview_of(&f->plan, &m);
+  assert_true(p.feasible && p.iteration_ns == f->iteration_ns);
+  assert_int_equal(p.peak, f->result.memory.peak);
+  m.gpu_memory.value = m.gpu_reserved.value + (double)p.peak;
+  p = preview_of(&f->plan, &m);
+  assert_true(p.feasible && p.iteration_ns == f->iteration_ns);
+  m.gpu_memory.value -= 1;
+  p = preview_of(&f->plan, &m);
+  assert_true(!p.feasible && p.peak <= f->result.memory.peak);
+  m.gpu_memory.value += 1;
+  m.host_memory.value = m.host_reserved.value + (double)f->graph.host_base - 1;
+  p = preview_of(&f->plan, &m);
+  assert_true(!p.feasible && p.peak == f->result.memory.peak);
+}
+
+/* Whether the plan's second iteration ends as the first one does. */
+static bool is_repeated(const hk_plan *plan, const hk_machine *m) {
+  hk_error err = {0};
+  hk_graph graph;
+  hk_repetition all;
+  const hk_expand two = {HK_EXPAND_ALL, .iterations = 2, .folded = true};
+  must(hk_graph_build(plan, two, &graph, &err), &err);
+  must(hk_simulate_until_repeat(&graph, m, &all, &err), &err);
+  hk_graph_free(&graph);
+  return all.found;
+}
+
+static void previews_are_what_forecasts_say(void **state) {
+  (void)state;
+  int repeated = 0;
+  for (uint64_t seed = 1; seed <= 3 * CASES; seed++) {
+    hk_error err = {0};
+    random_stream r = {seed * 86028121};
+    hk_machine m = random_machine(&r);
+    m.cpu_adamw.value *= scale(&r, 0.1, 10);
+    m.gpu_hbm.value *= scale(&r, 0.1, 1);
+    hk_plan plan = random_plan(&r, &m), copy;
+    if (pick(&r, 0, 3) == 0) plan.clip = HK_CLIP_BLOCK;
+    for (size_t i = 0; i < plan.n_subgroups; i++)
+      plan.subgroups[i].early = plan.subgroups[i].ahead && pick(&r, 0, 2) == 0;
+    must(hk_plan_check(&plan, &err), &err);
+    must(hk_plan_copy(&plan, &copy, &err), &err);
+    hk_forecast f;
+    must(hk_forecast_make(&copy, &m, NULL, &f, &err), &err);
+    assert_true(f.feasible);
+    check_preview(&f, m);
+    repeated += is_repeated(&plan, &m);
+    hk_forecast_free(&f);
+    hk_plan_free(&plan);
+  }
+  print_message("%d of %d plans repeat\n", repeated, 3 * CASES);
+  assert_true(repeated > 27 * CASES / 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_plan_passes_its_checks),
       cmocka_unit_test(folded_ranks_are_exact),
       cmocka_unit_test(certified_bounds_hold),
+      cmocka_unit_test(previews_are_what_forecasts_say),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+#include "sim/preview.h"
+
+/* By a whole forecast. */
+static hk_status make(const hk_plan *plan, const hk_machine *machine, hk_preview *preview,
+                      hk_error *err) {
+  hk_plan copy;
+  hk_forecast f;
+  HK_TRY(hk_plan_copy(plan, &copy, err));
+  HK_TRY(hk_forecast_make(&copy, machine, NULL, &f, err));
+  *preview = (hk_preview){f.feasible, f.iteration_ns, f.result.memory.peak};
+  hk_forecast_free(&f);
+  return HK_OK;
+}
+
+hk_status hk_preview_of(const hk_plan *plan, const hk_machine *m, hk_preview *preview,
+                        hk_error *err) {
+  const hk_expand two = {HK_EXPAND_ALL, .iterations = 2, .folded = true};
+  hk_graph graph;
+  hk_repetition all;
+  *preview = (hk_preview){0};
+  HK_TRY(hk_graph_build(plan, two, &graph, err));
+  const hk_status status = hk_simulate_until_repeat(&graph, m, &all, err);
+  const bool gpu_fits = all.peak <= (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
+  const bool host_fits =
+      graph.host_base <= (hk_bytes)(m->host_memory.value - m->host_reserved.value);
+  hk_graph_free(&graph);
+  HK_TRY(status);
+  if (gpu_fits && !all.found) return make(plan, m, preview, err);
+  *preview = (hk_preview){gpu_fits && host_fits, all.period, all.peak};
+  return HK_OK;
+}
