@@ -194,11 +194,10 @@ static void judge_memory(hk_forecast *f) {
  * which nothing waits yet, and more iterations are simulated. */
 #define LEAST_ITERATIONS 4
 #define MOST_ITERATIONS  16
-#define STEADY           1000
 
 static bool is_below_bound(const hk_forecast *f, const hk_period *period) {
   const hk_ns length = period->end - period->begin, off = llabs(length - period->before);
-  return f->period_bound.period_ns > length + off + length / STEADY;
+  return f->period_bound.period_ns > length + off + length / HK_STEADY;
 }
 
 /* Work still piles up after HK_MOST_ITERATIONS. Once others wait for it, an iteration takes as long
@@ -212,29 +211,21 @@ static void add_pile(hk_forecast *f, hk_ns mean) {
   f->unsteady_ns = missing;
 }
 
-/* *within: the iteration is not proven to be longer than `longest`; if it is, nothing is simulated.
- * A settled iteration is at least the bound x 1000/1002, or more would have been simulated. */
 static hk_status simulate_period(hk_forecast *f, const hk_machine *machine,
-                                 const hk_sim_options *options, hk_limit limit, bool *within,
-                                 hk_error *err) {
+                                 const hk_sim_options *options, hk_error *err) {
   hk_period period;
   hk_ns end = 0, mean = 0; /* of the simulation; of the iterations that the one before lacked */
   for (int n = LEAST_ITERATIONS;; n *= 2) {
     HK_TRY(hk_graph_build(&f->plan, (hk_expand){HK_EXPAND_ALL, .iterations = n, .folded = true},
                           &f->graph, err));
-    if (n == LEAST_ITERATIONS) { /* of each iteration: it is the same for all numbers of them */
+    if (n == LEAST_ITERATIONS) /* of each iteration: it is the same for all numbers of them */
       HK_TRY(hk_bound_period(&f->graph, machine, &f->period_bound, err));
-      const hk_period_bound *b = &f->period_bound;
-      const double bound = (double)(limit.any_order ? b->busy_ns : b->period_ns);
-      *within = bound <= (double)limit.longest * (1 + 2.0 / STEADY) + 1;
-      if (!*within) return HK_OK;
-    }
     HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
     HK_TRY(hk_period_of(&f->graph, &f->result.timeline, &period, err));
     mean = (f->result.timeline.makespan - end) / (n / 2);
     end = f->result.timeline.makespan;
     const hk_ns length = period.end - period.begin;
-    const bool steady = llabs(length - period.before) <= length / STEADY;
+    const bool steady = llabs(length - period.before) <= length / HK_STEADY;
     const int most = is_below_bound(f, &period) ? HK_MOST_ITERATIONS : MOST_ITERATIONS;
     if (n >= most || (steady && most == MOST_ITERATIONS)) break;
     hk_result_free(&f->result);
@@ -246,11 +237,9 @@ static hk_status simulate_period(hk_forecast *f, const hk_machine *machine,
 }
 
 static hk_status simulate(hk_forecast *f, const hk_machine *machine, const hk_sim_options *options,
-                          hk_limit limit, bool *within, hk_error *err) {
-  *within = true;
+                          hk_error *err) {
   if (f->plan.overlap != HK_OVERLAP_NONE) {
-    HK_TRY(simulate_period(f, machine, options, limit, within, err));
-    if (!*within) return HK_OK;
+    HK_TRY(simulate_period(f, machine, options, err));
   } else {
     HK_TRY(hk_graph_build(&f->plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &f->graph, err));
     HK_TRY(hk_simulate(&f->graph, machine, options, &f->result, err));
@@ -275,7 +264,7 @@ static hk_status check_bounds(const hk_forecast *f, hk_error *err) {
   /* The bound holds for the average period: a single one may be shorter by as much as periods
    * differ. */
   const hk_ns off = f->settled ? f->unsteady_ns : 0;
-  if (f->period_bound.period_ns > f->iteration_ns + off + f->iteration_ns / STEADY) {
+  if (f->period_bound.period_ns > f->iteration_ns + off + f->iteration_ns / HK_STEADY) {
     return hk_fail(
         err, HK_NO, "invariant broken: the period is %lld ns, its lower bound (%s) is %lld ns",
         (long long)f->iteration_ns, f->period_bound.binding, (long long)f->period_bound.period_ns);
@@ -288,20 +277,13 @@ static double per_second(double amount, hk_ns time) {
   return amount * 1e9 / (double)(time > 0 ? time : 1);
 }
 
-static hk_status make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
-                      hk_limit limit, hk_forecast *forecast, hk_error *err) {
-  bool within = false;
+hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
+                           hk_forecast *forecast, hk_error *err) {
   memset(forecast, 0, sizeof *forecast);
   forecast->plan = *plan;
   forecast->settled = true;
   memset(plan, 0, sizeof *plan);
-  hk_status status = simulate(forecast, machine, options, limit, &within, err);
-  if (status == HK_OK && !within) {
-    *plan = forecast->plan;
-    memset(&forecast->plan, 0, sizeof forecast->plan);
-    hk_forecast_free(forecast);
-    return HK_OK;
-  }
+  hk_status status = simulate(forecast, machine, options, err);
   if (status == HK_OK) {
     find_limiter(forecast, machine);
     judge_memory(forecast);
@@ -312,11 +294,6 @@ static hk_status make(hk_plan *plan, const hk_machine *machine, const hk_sim_opt
   }
   if (status != HK_OK) hk_forecast_free(forecast);
   return status;
-}
-
-hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
-                           hk_forecast *forecast, hk_error *err) {
-  return make(plan, machine, options, (hk_limit){.longest = INT64_MAX}, forecast, err);
 }
 
 hk_status hk_forecast_least_memory(const hk_plan *plan, hk_bytes *gpu, hk_bytes *host,
@@ -340,14 +317,6 @@ hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *m, hk_bytes
   host -= (hk_bytes)(m->host_memory.value - m->host_reserved.value);
   *missing = hk_max(0, host) + hk_max(0, gpu) * hk_job_ranks(&plan->job);
   return HK_OK;
-}
-
-hk_status hk_forecast_within(hk_plan *plan, const hk_machine *machine, hk_limit limit,
-                             hk_forecast *forecast, hk_error *err) {
-  hk_bytes missing = 0;
-  memset(forecast, 0, sizeof *forecast);
-  if (limit.fits) HK_TRY(hk_forecast_missing(plan, machine, &missing, err));
-  return missing > 0 ? HK_OK : make(plan, machine, NULL, limit, forecast, err);
 }
 
 hk_status hk_forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,

@@ -80,16 +80,6 @@ hk_status hk_forecast_least_memory(const hk_plan *plan, hk_bytes *gpu, hk_bytes 
 hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *machine, hk_bytes *missing,
                               hk_error *err);
 
-/* Which forecasts are of use. */
-typedef struct {
-  bool fits;      /* only those for which hk_forecast_missing is 0 */
-  hk_ns longest;  /* with an overlap: only those that are not proven to take longer (period.h), if
-                     their periods settle */
-  bool any_order; /* ... in any order of operations, that of the plan's reduce_first included */
-} hk_limit;
-/* As hk_forecast_make, if the forecast is of use; else leaves *plan and zeroes *forecast. */
-hk_status hk_forecast_within(hk_plan *plan, const hk_machine *machine, hk_limit limit,
-                             hk_forecast *forecast, hk_error *err);
 /* As hk_forecast_make, of n plans, in parallel (OpenMP). Forecasts are made, or zeroed, also on
  * failure. */
 hk_status hk_forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,

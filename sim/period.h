@@ -15,6 +15,9 @@
 
 #include "sim/sim.h"
 
+/* Two periods are alike if they differ by at most a thousandth. */
+#define HK_STEADY 1000
+
 typedef struct {
   hk_ns begin, end; /* of the last iteration; period = end - begin */
   hk_ns before;     /* the previous period */

@@ -6,11 +6,13 @@
 
 #include "sim/accumulation.h"
 #include "sim/flush.h"
+#include "sim/preview.h"
+#include "sim/turn.h"
 
 typedef struct {
   size_t plan;
   hk_bytes missing; /* hk_forecast_missing of the way of summing that lacks least */
-  hk_ns bound;      /* of the update; 0 with an overlap */
+  hk_ns bound;      /* of the update; with an overlap hk_turn_least; of any way of summing */
 } place;
 
 typedef struct {
@@ -23,6 +25,7 @@ typedef struct {
   hk_error *err;
   hk_ns fastest, training[2]; /* forward and backward, by runtime; -1: not known yet */
   hk_bytes least_missing;     /* of plans that do not fit */
+  hk_turn turn;               /* with an overlap */
 } pruning;
 
 static int by_bound(const void *left, const void *right) {
@@ -37,10 +40,15 @@ static bool is_way(const pruning *p, size_t j, size_t i) {
   return j == i || (j >= p->n && p->origin[j] == i);
 }
 
+static hk_status bound_of(const pruning *p, const hk_plan *plan, hk_ns *bound) {
+  if (plan->overlap != HK_OVERLAP_NONE) return hk_turn_least(&p->turn, plan, bound, p->err);
+  *bound = hk_bound_shares(plan, p->machine);
+  return HK_OK;
+}
+
 static hk_status place_of(const pruning *p, size_t i, place *at) {
-  const hk_plan *plan = &p->plans[i];
   *at = (place){.plan = i, .missing = INT64_MAX};
-  if (plan->overlap == HK_OVERLAP_NONE) at->bound = hk_bound_shares(plan, p->machine);
+  HK_TRY(bound_of(p, &p->plans[i], &at->bound));
   for (size_t j = i; j < p->all; j++) {
     hk_bytes missing;
     if (!is_way(p, j, i)) continue;
@@ -50,27 +58,41 @@ static hk_status place_of(const pruning *p, size_t i, place *at) {
   return HK_OK;
 }
 
-/* The forecast of plan i with the best of its ways to sum gradients; zeroed if all of them are
- * proven to be slower than the fastest, with another order of collectives (sim/flush.h), too. One
- * of them alone is no reason to leave it out: without it another one would be the best, and might
- * fit with fewer gradients that wait. */
+/* Whether a plan with an overlap fits and takes longer than the fastest. If it does not fit,
+ * another order of collectives may make it fit (sim/flush.h). */
+static hk_status is_slower(const pruning *p, size_t i, bool *slower) {
+  hk_preview preview;
+  *slower = false;
+  if (p->plans[i].overlap == HK_OVERLAP_NONE || p->fastest == INT64_MAX) return HK_OK;
+  HK_TRY(hk_preview_of(&p->plans[i], p->machine, &preview, p->err));
+  *slower = preview.feasible && preview.iteration_ns > p->fastest;
+  return HK_OK;
+}
+
+/* Makes the forecasts of plan i with all ways to sum gradients; none if each of them is slower than
+ * the fastest. One of them alone is no reason to leave it out: without it another one would be the
+ * best, and might fit with fewer gradients that wait. */
+static hk_status make_ways(const pruning *p, size_t i, hk_forecast *ways, size_t *n) {
+  bool slower = true;
+  *n = 0;
+  for (size_t j = i; j < p->all && slower; j++)
+    if (is_way(p, j, i)) HK_TRY(is_slower(p, j, &slower));
+  for (size_t j = i; j < p->all && !slower; j++) {
+    if (!is_way(p, j, i)) continue;
+    HK_TRY(hk_forecast_make(&p->plans[j], p->machine, NULL, &ways[*n], p->err));
+    ++*n;
+  }
+  return HK_OK;
+}
+
+/* The forecast of plan i with the best of its ways to sum gradients; zeroed if it is proven to be
+ * slower than the fastest. */
 static hk_status make(const pruning *p, size_t i, hk_forecast *made) {
   hk_forecast ways[HK_ACCUMULATE_COUNT] = {0};
   const size_t first[HK_ACCUMULATE_COUNT] = {0};
-  hk_limit limit = {.longest = p->fastest, .any_order = hk_job_dp(&p->plans[i].job) > 1};
-  hk_status status = HK_OK;
-  size_t n = 0, n_made = 0;
-  for (int pass = 0; pass < 2; pass++, limit.longest = INT64_MAX) {
-    n = 0;
-    for (size_t j = i; j < p->all && status == HK_OK; j++) {
-      if (!is_way(p, j, i)) continue;
-      hk_forecast *way = &ways[n++];
-      if (way->plan.subgroups != NULL || (pass > 0 && n_made == 0)) continue;
-      status = hk_forecast_within(&p->plans[j], p->machine, limit, way, p->err);
-      n_made += way->plan.subgroups != NULL;
-    }
-  }
-  if (status == HK_OK && n_made > 0) {
+  size_t n;
+  hk_status status = make_ways(p, i, ways, &n);
+  if (status == HK_OK && n > 0) {
     hk_accumulation_keep_best(ways, 1, n, first, p->compare);
     n = 1;
     status = hk_flush_fit(&ways[0], p->may_wait, p->machine, p->err);
@@ -103,13 +125,24 @@ hk_status hk_prune(hk_plan *plans, size_t n, size_t all, const size_t *origin, b
                    const hk_forecast *known, const hk_machine *machine,
                    int (*compare)(const void *, const void *), hk_forecast *forecasts,
                    size_t *n_made, hk_error *err) {
-  pruning p = {plans,   n,   all,       origin,   may_wait, machine,
-               compare, err, INT64_MAX, {-1, -1}, INT64_MAX};
+  pruning p = {.plans = plans,
+               .n = n,
+               .all = all,
+               .origin = origin,
+               .may_wait = may_wait,
+               .machine = machine,
+               .compare = compare,
+               .err = err,
+               .fastest = INT64_MAX,
+               .training = {-1, -1},
+               .least_missing = INT64_MAX};
   hk_status status = HK_OK;
   *n_made = 0;
   place *order = malloc((n + 1) * sizeof *order);
   if (order == NULL) return hk_fail_memory(err, n * sizeof *order, "a ranking");
   if (known != NULL) note(&p, known);
+  if (n > 0 && plans[0].overlap != HK_OVERLAP_NONE)
+    status = hk_turn_open(&plans[0], machine, &p.turn, err);
   for (size_t i = 0; i < n && status == HK_OK; i++) status = place_of(&p, i, &order[i]);
   if (status == HK_OK) qsort(order, n, sizeof *order, by_bound);
   for (size_t i = 0; i < n && status == HK_OK; i++) {
@@ -120,6 +153,7 @@ hk_status hk_prune(hk_plan *plans, size_t n, size_t all, const size_t *origin, b
     ++*n_made;
     note(&p, f);
   }
+  hk_turn_close(&p.turn);
   free(order);
   return status;
 }

@@ -8,8 +8,8 @@
 /* Of plans[0 .. all - 1]: the first n, then other ways of summing gradients of plan origin[i]
  * (sim/accumulation.h). Leaves out
  * - plans whose bound is above the fastest that fits: without an overlap their own shares of the
- *   update (hk_bound_shares) after forward and backward (hk_bound_training), with one their busiest
- *   resource or lane (hk_bound_period). Takes those with the smallest bounds first;
+ *   update (hk_bound_shares) after forward and backward (hk_bound_training), with one
+ * hk_turn_least, and then their preview. Takes those with the smallest bounds first;
  * - plans that are known to lack memory (hk_forecast_missing), if another one fits; if none does,
  *   those of them that are known to lack more than another one.
  * `known` is a forecast of another plan, NULL if there is none. forecasts[0 .. *n_made - 1] are the

@@ -12,7 +12,6 @@
 #define BATCH        4
 #define MOST_CHANGES 3
 #define MOST_SPREAD  6
-#define STEADY       1000 /* as in forecast.c: periods that differ by more are no answer */
 #define STALE        3000 /* rounds without a gain, after which it ends */
 #define ENOUGH       1e-4 /* gap at which it ends */
 
@@ -159,7 +158,7 @@ static hk_status simulate(const hill *h, hk_plan *plan, judgement *is, hk_error 
   *is = (judgement){INT64_MAX, INT64_MAX};
   if (hk_plan_check(plan, &refusal) != HK_OK || kept(plan) > h->most_kept) return HK_OK;
   HK_TRY(hk_forecast_make(plan, h->machine, NULL, &f, err));
-  const bool steady = f.unsteady_ns <= f.iteration_ns / STEADY;
+  const bool steady = f.unsteady_ns <= f.iteration_ns / HK_STEADY;
   const bool fits = f.feasible && steady && f.result.memory.peak <= h->most_peak;
   const hk_status status = fits ? judge(h, &f, is, err) : HK_OK;
   *plan = f.plan;

@@ -2,8 +2,8 @@
 /* Random plans with an overlap on random machines, with the simulator's checks on. Every
  * invariant holds during the simulation. The period is the sum of its parts and, to 0.1 %, at least
  * its bound. Ranks simulated one by one agree with one rank that stands for all. A second
- * simulation, without checks and counters, gives the same spans. Previews are what forecasts
- * say. */
+ * simulation, without checks and counters, gives the same spans. Previews are what forecasts say,
+ * and no settled iteration is shorter than hk_turn_least. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 
 #include "sim/certificate.h"
 #include "sim/preview.h"
+#include "sim/turn.h"
 #include "tests/random.h"
 
 #define CASES 150
@@ -276,9 +277,19 @@ static bool is_repeated(const hk_plan *plan, const hk_machine *m) {
   return all.found;
 }
 
-static void previews_are_what_forecasts_say(void **state) {
+static hk_ns least_of(const hk_plan *plan, const hk_machine *m) {
+  hk_error err = {0};
+  hk_turn turn;
+  hk_ns least;
+  must(hk_turn_open(plan, m, &turn, &err), &err);
+  must(hk_turn_least(&turn, plan, &least, &err), &err);
+  hk_turn_close(&turn);
+  return least;
+}
+
+static void previews_and_their_bounds_hold(void **state) {
   (void)state;
-  int repeated = 0;
+  int repeated = 0, close = 0, settled = 0;
   for (uint64_t seed = 1; seed <= 3 * CASES; seed++) {
     hk_error err = {0};
     random_stream r = {seed * 86028121};
@@ -295,12 +306,19 @@ static void previews_are_what_forecasts_say(void **state) {
     must(hk_forecast_make(&copy, &m, NULL, &f, &err), &err);
     assert_true(f.feasible);
     check_preview(&f, m);
+    const hk_ns least = least_of(&plan, &m);
+    if (f.settled && least > f.iteration_ns)
+      fail_msg("seed %d: an iteration of %lld ns is shorter than %lld ns", (int)seed,
+               (long long)f.iteration_ns, (long long)least);
+    settled += f.settled;
+    close += f.settled && 1.1 * (double)least > (double)f.iteration_ns;
     repeated += is_repeated(&plan, &m);
     hk_forecast_free(&f);
     hk_plan_free(&plan);
   }
-  print_message("%d of %d plans repeat\n", repeated, 3 * CASES);
-  assert_true(repeated > 27 * CASES / 10);
+  print_message("of %d plans %d repeat, bounds of %d of %d within 10 %%\n", 3 * CASES, repeated,
+                close, settled);
+  assert_true(repeated > 27 * CASES / 10 && close > settled / 3);
 }
 
 int main(void) {
@@ -308,7 +326,7 @@ int main(void) {
       cmocka_unit_test(every_plan_passes_its_checks),
       cmocka_unit_test(folded_ranks_are_exact),
       cmocka_unit_test(certified_bounds_hold),
-      cmocka_unit_test(previews_are_what_forecasts_say),
+      cmocka_unit_test(previews_and_their_bounds_hold),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
