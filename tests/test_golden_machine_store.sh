@@ -109,7 +109,13 @@ prints '"name":[[:space:]]*"h200-16c"'
 
 # -- Replace: only when asked ----------------------------------------------------------------------
 
-expect 2 "has a profile 'made-up-node' already.*--replace" machine import out.json
+expect 2 "has a profile 'made-up-node' already.*--replace, or give the new one another name$" \
+  machine import out.json
+ok machine import out.json --name another-node
+prints "^imported 'another-node' into "
+ok machine diff made-up-node another-node
+prints "^10 of 10 quantities agree within their intervals"
+ok machine delete another-node
 edited newer.json 's/for tests/for more tests/'
 ok machine import newer.json --replace --json
 prints '"name":[[:space:]]*"made-up-node"'
@@ -159,6 +165,9 @@ ok machine diff h200-16c h200-16c
 edited shadow.json 's/"made-up-node"/"h200-16c"/'
 expect 2 "'h200-16c' ships with hocket" machine import shadow.json
 expect 2 "'h200-16c' ships with hocket" machine import shadow.json --replace
+expect 2 "'h200-16c' ships with hocket" machine import node.json --name h200-16c
+ok machine import shadow.json --name shadow
+ok machine delete shadow
 ok machine show h200-16c
 prints "One H200"
 

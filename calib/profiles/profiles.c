@@ -60,7 +60,7 @@ static hk_status write_profile(hk_store *store, const profile *p, hk_error *err)
   if (old.found && !p->replace)
     return hk_fail(err, HK_INPUT,
                    "the store has a profile '%s' already, made %s; replace it with --replace, or "
-                   "give the new one another --name",
+                   "give the new one another name",
                    e->name, old.made);
   if (old.found) HK_TRY(delete_with_run(store, e->name, old.run, p->run, err));
   HK_TRY(hk_store_do(store, err,

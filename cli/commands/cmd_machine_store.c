@@ -92,7 +92,10 @@ static hk_status import_document(const hk_args *args, const cJSON *document, hk_
 static hk_status import(const hk_args *args, hk_error *err) {
   cJSON *document = NULL;
   HK_TRY(load_file(args->operands[0], &document, err));
-  hk_status status = import_document(args, document, err);
+  cJSON *name = cJSON_GetObjectItemCaseSensitive(document, "name");
+  const bool named = args->name == NULL || cJSON_SetValuestring(name, args->name) != NULL;
+  hk_status status = named ? import_document(args, document, err)
+                           : hk_fail_memory(err, strlen(args->name), "a profile's name");
   cJSON_Delete(document);
   return status;
 }
@@ -156,13 +159,13 @@ const hk_command hk_command_machine_export = {
 const hk_command hk_command_machine_import = {
     .name = "machine import",
     .summary = "Stores a profile from a file",
-    .usage = "FILE [--replace] [--json]",
+    .usage = "FILE [--name NAME] [--replace] [--json]",
     .details =
-        "From then on --machine finds it by the name in the file, which must not be that\n"
-        "of a profile that ships. --replace is needed if a profile of that name is\n"
-        "stored.",
+        "From then on --machine finds it by NAME, or else by the name in the file. A\n"
+        "profile that ships must not have that name. --replace is needed if a profile of\n"
+        "that name is stored.",
     .example = "hocket machine import this-node.json",
-    .options = HK_OPTION(REPLACE) | HK_OPTION(JSON),
+    .options = HK_OPTION(NAME) | HK_OPTION(REPLACE) | HK_OPTION(JSON),
     .least_operands = 1,
     .most_operands = 1,
     .run = import,
