@@ -50,6 +50,20 @@ holds "'Nothing runs ahead of the norm, so that there are no spares.' in reason"
 ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5 --gpu-memory 8G
 prints "^mean: [0-9.]+ ms if clipping acts in 50 % of the steps"
 ! grep -q "without --clip-share" out || fail "--clip-share is ignored"
+cp out text
+ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5 --gpu-memory 8G --json
+holds "clip_share == 0.5 and schedules[0]['clipped_ms'] > schedules[0]['iteration_ms']"
+python3 - <<'EOF' || fail "--clip-share: the text says other times than the JSON: '$(head -3 text)'"
+import json, re
+text = open("text").read()
+rows = [row for row in json.load(open("out"))["schedules"] if row["feasible"]]
+answer = " ".join(text.split("\n\n")[0].split())
+mean, clipped = re.search(r"fits: mean (\S+) ms/iteration \([0-9].*, clipped (\S+)\), ", answer).groups()
+assert mean == f"{rows[0]['mean_ms']:.1f}" and clipped == f"{rows[0]['clipped_ms']:.1f}"
+assert abs(2 * rows[0]["mean_ms"] - rows[0]["iteration_ms"] - rows[0]["clipped_ms"]) < 1e-4
+assert re.search(r"^rank .* mean ms", text, re.M)
+assert [row["mean_ms"] for row in rows] == sorted(row["mean_ms"] for row in rows)
+EOF
 python3 -c "import sys; sys.exit(not ${period[both]} < ${period[forward]} < ${period[none]})" ||
   fail "periods: none ${period[none]}, forward ${period[forward]}, both ${period[both]}"
 

@@ -50,13 +50,31 @@ static const hk_row_error *error_of(const hk_planning *p, size_t row) {
 
 /* -- Text ------------------------------------------------------------------------------------ */
 
+static bool counts_clipped(const hk_planning *p) {
+  return p->setup.settings.clip_share > 0;
+}
+
+/* "637 +- 40 ms/iteration"; if clipped steps count, first the mean by which schedules are compared:
+ * "mean 663.1 ms/iteration (637 +- 40, clipped 688.9)". Returns `buffer`. */
+static const char *tell_iteration(const hk_planning *p, char *buffer, size_t size) {
+  const hk_forecast *best = &p->ranking.forecasts[0];
+  char time[64];
+  hk_format_ms(best->iteration_ns, &error_of(p, 0)->iteration, time, sizeof time);
+  if (counts_clipped(p) && best->held_ns > 0)
+    snprintf(buffer, size, "mean %.1f ms/iteration (%s, clipped %.1f)",
+             hk_ms(hk_forecast_mean(best)), time, hk_ms(best->held_ns));
+  else
+    snprintf(buffer, size, "%s ms/iteration", time);
+  return buffer;
+}
+
 /* The answer in one line: schedule, iteration time, update or (with an overlap) iteration / its
  * lower bound, busiest resource: of the update, or of forward and backward if they take nearly all
  * of the time. */
 static void print_answer(const hk_planning *p) {
   const hk_ranking *ranking = &p->ranking;
   const hk_forecast *best = &ranking->forecasts[0];
-  char title[96], time[64], each[32], ratio[48] = "";
+  char title[96], time[128], each[32], ratio[48] = "";
   hk_jobs_each(&best->plan.job, each, sizeof each);
   if (ranking->n_fit == 0) {
     hk_print_text(0, 0, "%s%s", each, ranking->reason);
@@ -67,11 +85,11 @@ static void print_answer(const hk_planning *p) {
     snprintf(ratio, sizeof ratio, ", %s%.2f x bound",
              training && best->plan.overlap == HK_OVERLAP_NONE ? "update " : "",
              hk_report_bound_ratio(best));
-  hk_print_text(0, 2, "%s%s%s fits: %s ms/iteration%s, %s %.0f %% busy", each,
+  hk_print_text(0, 2, "%s%s%s fits: %s%s, %s %.0f %% busy", each,
                 hk_forecast_title(best, title, sizeof title),
                 best->plan.runtime == HK_RUNTIME_DEEPSPEED ? " (deepspeed)" : "",
-                hk_format_ms(best->iteration_ns, &error_of(p, 0)->iteration, time, sizeof time),
-                ratio, hk_resource_name(training ? best->training_limiter : best->limiter),
+                tell_iteration(p, time, sizeof time), ratio,
+                hk_resource_name(training ? best->training_limiter : best->limiter),
                 100 * (training ? best->training_utilization : best->limiter_utilization));
 }
 
@@ -145,7 +163,7 @@ static void limiter_cell(hk_table *table, const hk_forecast *forecast) {
 
 /* A row of the table of schedules that fit. "*": stock DeepSpeed runs it. `row` may be NULL. */
 static void forecast_row(hk_table *table, const char *rank, const hk_forecast *forecast,
-                         const hk_row_error *row, const hk_price *price) {
+                         const hk_row_error *row, const hk_planning *p) {
   char title[96], half[64], cost[48];
   const bool stock = hk_framework_runs(HK_FRAMEWORK_DEEPSPEED, &forecast->plan);
   hk_table_row(table, "%s", rank);
@@ -156,15 +174,16 @@ static void forecast_row(hk_table *table, const char *rank, const hk_forecast *f
   hk_table_cell(table, "%.1f", hk_ms(forecast->update_ns));
   hk_table_cell(table, "%.1f", hk_ms(forecast->iteration_ns));
   hk_table_cell(table, "%s", hk_format_half_ms(row ? &row->iteration : NULL, half, sizeof half));
+  if (counts_clipped(p)) hk_table_cell(table, "%.1f", hk_ms(hk_forecast_mean(forecast)));
   hk_table_cell(table, "%.0f", forecast->tokens_per_s);
   hk_table_cell(table, "%.2f", forecast->update_params_per_s / 1e9);
   hk_table_cell(table, "%.2f", hk_report_bound_ratio(forecast));
   hk_table_cell(table, "%.1f", hk_gib(forecast->result.memory.peak));
   hk_table_cell(table, "%.1f", hk_gib(forecast->result.memory.host_peak));
   limiter_cell(table, forecast);
-  if (price->per_hour > 0)
+  if (p->price.per_hour > 0)
     hk_table_cell(table, "%s",
-                  hk_format_cost(1e6 * hk_price_per_token(price, forecast), cost, sizeof cost));
+                  hk_format_cost(1e6 * hk_price_per_token(&p->price, forecast), cost, sizeof cost));
 }
 
 /* "3=": tied with others, see sim/uncertainty.h. */
@@ -185,6 +204,7 @@ static hk_status print_fitting(const hk_planning *p, hk_error *err) {
                                       {"update ms", HK_RIGHT},
                                       {"iter ms", HK_RIGHT},
                                       {"+- ms", HK_RIGHT},
+                                      {"mean ms", HK_RIGHT},
                                       {"tokens/s", HK_RIGHT | HK_SPARE(6)},
                                       {"Gparam/s", HK_RIGHT | HK_SPARE(9)},
                                       {"x bound", HK_RIGHT | HK_SPARE(2)},
@@ -193,16 +213,20 @@ static hk_status print_fitting(const hk_planning *p, hk_error *err) {
                                       {"limited by", HK_LEFT | HK_SPARE(1)},
                                       {"busy", HK_RIGHT | HK_SPARE(3)},
                                       {"cost/Mtok", HK_RIGHT}};
-  /* Without a price the last column is left out. */
-  const size_t n = sizeof columns / sizeof columns[0];
-  hk_table table = hk_table_begin(columns, p->price.per_hour > 0 ? n : n - 1);
+  hk_column shown[sizeof columns / sizeof columns[0]];
+  size_t n = 0;
+  for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+    const bool mean = strcmp(columns[i].name, "mean ms") == 0;
+    const bool cost = strcmp(columns[i].name, "cost/Mtok") == 0;
+    if ((!mean || counts_clipped(p)) && (!cost || p->price.per_hour > 0)) shown[n++] = columns[i];
+  }
+  hk_table table = hk_table_begin(shown, n);
   if (p->baseline.path && p->baseline.forecast.feasible)
-    forecast_row(&table, "yours", &p->baseline.forecast, hk_baseline_error(&p->baseline),
-                 &p->price);
+    forecast_row(&table, "yours", &p->baseline.forecast, hk_baseline_error(&p->baseline), p);
   for (size_t i = 0; i < ranking->n_fit; i++) {
     char rank[24];
     forecast_row(&table, tell_rank(p, i, rank, sizeof rank), &ranking->forecasts[i], error_of(p, i),
-                 &p->price);
+                 p);
   }
   HK_TRY(hk_table_print(&table, err));
   if (hk_best_stock(ranking, HK_FRAMEWORK_DEEPSPEED))
@@ -309,6 +333,7 @@ static hk_status fill_json(const hk_planning *p, cJSON *root, bool *ok, hk_error
   hk_jobs_json(&ranking->forecasts[0], p->alone, root, ok);
   hk_report_bound_json(&ranking->forecasts[0], root, ok);
   hk_report_certificate_json(&p->certificate, root, ok);
+  if (counts_clipped(p)) hk_put_number(root, "clip_share", setup->settings.clip_share, ok);
   hk_put_item(root, "best", ranking->n_fit > 0 ? cJSON_CreateNumber(0) : cJSON_CreateNull(), ok);
   cJSON *schedules = hk_put_array(root, "schedules", ok);
   for (size_t i = 0; i < ranking->n; i++) {
@@ -530,7 +555,7 @@ const hk_command hk_command_plan = {
         "blocks on the GPU or update some parameters before the gradient norm is known.\n"
         "A step in which clipping acts cannot do so. --clip-share Q compares schedules by\n"
         "the mean iteration if clipping acts in a share Q of the steps, and lets the GPU\n"
-        "update more in these.\n"
+        "update more in these. The first line then has the mean, column 'mean ms', too.\n"
         "--search SECONDS goes on from the best schedule by local search: routes of single\n"
         "subgroups, order, pieces, buffers; with --overlap what runs ahead instead of\n"
         "the order. --seed starts another one. For example\n"

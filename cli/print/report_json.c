@@ -123,8 +123,8 @@ hk_status hk_report_json(const hk_forecast *forecast, const hk_machine *machine,
     hk_put_number(object, "clipped_ms", hk_ms(forecast->held_ns), &ok);
     hk_put_number(object, "clipped_staged_params", (double)hk_plan_held_staged(&forecast->plan),
                   &ok);
-    hk_put_number(object, "mean_ms", hk_ms(hk_forecast_mean(forecast)), &ok);
   }
+  hk_put_number(object, "mean_ms", hk_ms(hk_forecast_mean(forecast)), &ok);
   hk_put_number(object, "ahead_params", (double)hk_plan_ahead(&forecast->plan), &ok);
   hk_put_number(object, "tokens_per_s", forecast->tokens_per_s, &ok);
   hk_put_number(object, "update_params_per_s", forecast->update_params_per_s, &ok);
