@@ -15,7 +15,7 @@ from . import _abi
 from .describe import describe
 from .errors import HocketUsageError
 from .plan import run
-from .ranks import world_size
+from .ranks import local_ranks, world_size
 from .sharded import is_sharded
 
 MOST_BATCH = 1 << 16
@@ -89,7 +89,7 @@ def fits(
     forward looks at values is run, as :func:`describe` says). The figures are those of
     ``hocket estimate`` for one GPU; where torch.distributed has several ranks, those of each of
     them, with weights, gradients and state shared out by FSDP2, and the host's memory among its
-    ranks (``LOCAL_WORLD_SIZE``, which torchrun sets; else all).
+    ranks (``LOCAL_WORLD_SIZE``, which torchrun sets, or ``LOCAL_SIZE``; else all).
 
     Args:
         model: the model, before it is sharded. Its frozen parameters count as weights only.
@@ -127,7 +127,7 @@ def fits(
             sizes = ["--gpus", str(ranks), "--micro-batch", str(micro_batch), "--state", state]
             return run(["estimate", "--model", path, *sizes])
 
-        host = _abi.host_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+        host = _abi.host_memory() // local_ranks(ranks)
         return _judge(described, batch is not None, estimate, _gpu_there(), host, ranks)
 
 

@@ -21,7 +21,7 @@ from . import _abi
 from .binding import TYPES, hyper, increment_versions
 from .checks import check_group
 from .errors import HocketUsageError
-from .ranks import quota
+from .ranks import local_ranks, quota
 
 if TYPE_CHECKING:
     from .binding import Settings
@@ -118,11 +118,9 @@ def loaded(state: Mapping[Tensor, Mapping[str, Any]]) -> Dict[Tensor, Dict[str, 
 
 
 def _threads(settings: "Settings") -> int:
-    """Threads of the update. Other ranks of this host, as launchers say how many, update at the
-    same time."""
-    ranks = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
+    """Threads of the update. Other ranks of this host update at the same time."""
     cpus = quota(len(os.sched_getaffinity(0)))
-    return settings.cpu_threads or max(1, cpus // max(1, int(ranks)) - 1)
+    return settings.cpu_threads or max(1, cpus // local_ranks(1) - 1)
 
 
 def _check(param: Tensor, entry: MutableMapping[str, Any]) -> None:

@@ -37,6 +37,12 @@ def world_size() -> int:
     return distributed.get_world_size() if known else 1
 
 
+def local_ranks(unknown: int) -> int:
+    """Number of ranks of this host, as its launcher says; `unknown` if none does."""
+    said = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE")
+    return max(1, int(said)) if said else unknown
+
+
 def whose() -> Dict[str, Any]:
     """This rank, the number of all, and its host; nothing without torch.distributed."""
     size = world_size()

@@ -92,8 +92,10 @@ def test_figures_of_a_rank(monkeypatch):
     assert abs(found.host_needed - alone.host_needed // 2) < 0.01 * alone.host_needed
     assert found.host_wanted == found.host_needed + 6 * found.parameters
     assert found.host_there == 32 * GIB and found.gpu_needed_alone < alone.gpu_needed_alone
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # a host for itself
-    assert judged(model, BATCH, 64 * GIB, 64 * GIB, monkeypatch).host_there == 64 * GIB
+    for name in "LOCAL_SIZE", "LOCAL_WORLD_SIZE":  # a host for itself
+        monkeypatch.setenv(name, "1")
+        assert judged(model, BATCH, 64 * GIB, 64 * GIB, monkeypatch).host_there == 64 * GIB
+        monkeypatch.setenv(name, "")  # says nothing
 
 
 def test_a_real_model_on_this_machine():
