@@ -182,8 +182,7 @@ static hk_status simulate_one(const hk_setup *setup, const hk_price *price, hk_s
   return HK_OK;
 }
 
-/* The best of all policies, or what `plan` finds, which also searches ratios and limits of rates.
- */
+/* The best of all policies, or what `plan` finds, which also searches ratios. */
 static hk_status simulate_best(const hk_args *args, const hk_setup *setup, const hk_price *price,
                                hk_sweep_outcome *out, hk_error *err) {
   const hk_ranking_options options = {
