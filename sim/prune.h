@@ -7,9 +7,10 @@
 
 /* Of plans[0 .. all - 1]: the first n, then other ways of summing gradients of plan origin[i]
  * (sim/accumulation.h). Leaves out
- * - plans whose bound is above the fastest that fits: without an overlap their own shares of the
- *   update (hk_bound_shares) after forward and backward (hk_bound_training), with one
- * hk_turn_least, and then their preview. Takes those with the smallest bounds first;
+ * - plans whose bound is above the fastest that fits. Without an overlap it is their own shares of
+ *   the update (hk_bound_shares) after forward and backward (hk_bound_training), with one
+ *   hk_turn_least. Takes those with the smallest bounds first;
+ * - with an overlap, plans that fit and whose preview takes longer than the fastest;
  * - plans that are known to lack memory (hk_forecast_missing), if another one fits; if none does,
  *   those of them that are known to lack more than another one.
  * `known` is a forecast of another plan, NULL if there is none. forecasts[0 .. *n_made - 1] are the

@@ -41,8 +41,10 @@ static hk_status sample_rates(hk_sim_state *s) {
   return HK_OK;
 }
 
-/* Adds what was used since the last time to the totals of the current phase. */
+/* Adds what was used since the last time to the totals of the current phase, for which a simulation
+ * until it repeats is not asked. */
 static void account(hk_sim_state *s) {
+  if (s->repeat != NULL) return;
   const double dt = (double)(s->now - s->booked) / 1e9;
   s->booked = s->now;
   if (dt <= 0) return;
@@ -300,7 +302,7 @@ static hk_status handle_due(hk_sim_state *s) {
   hk_turns_give(s);
   sort_ids(s->ended, s->n_ended);
   for (int i = 0; i < s->n_ended; i++) HK_TRY(end(s, s->ended[i]));
-  pick(s);
+  if (s->n_ended > 0) pick(s);
   sort_ids(s->ready, s->n_ready);
   return start_ready(s);
 }

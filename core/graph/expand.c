@@ -124,7 +124,7 @@ static hk_status expand_all(hk_expansion *x, hk_expand what) {
 }
 
 static hk_status fill(hk_expansion *x, hk_expand what) {
-  HK_TRY(hk_expand_pieces_open(x));
+  if (!what.bare) HK_TRY(hk_expand_pieces_open(x));
   for (size_t s = 0; s < x->plan->n_subgroups; s++)
     x->begin[s + 1] = x->begin[s] + x->plan->subgroups[s].numel;
   hk_expand_costs(x);
