@@ -287,9 +287,9 @@ hk_ns hk_bound_shares(const hk_plan *plan, const hk_machine *machine) {
 hk_ns hk_bound_training(const hk_graph *graph, const hk_machine *machine) {
   hk_ns sum = 0;
   for (size_t i = 0; i < graph->n_ops; i++) {
-    const hk_op *op = &graph->ops[i];
-    if (op->rank == 0 && (op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD))
-      sum += hk_bound_least(graph, op, machine);
+    const hk_op op = hk_op_of_any_plan(graph->ops[i]);
+    if (op.rank == 0 && (op.kind == HK_OP_FORWARD || op.kind == HK_OP_BACKWARD))
+      sum += hk_bound_least(graph, &op, machine);
   }
   return sum;
 }

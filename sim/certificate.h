@@ -30,7 +30,7 @@
  * r is 1, or while the CPU updates the share of their rate that passes of blocks keep.
  *
  * Iteration >= P x sum d, with an overlap. Without one, forward and backward come before and count
- * as they are: their longest chain and the barrier. There is one part then.
+ * as they are in any plan of the job: their longest chain and the barrier. There is one part then.
  *
  * The certificate is a price of each limit, a share of each second: those of the iteration, of any
  * one part and of any one of its modes, times r, sum to at most 1. Then a unit of work costs at

@@ -96,7 +96,8 @@ static bool is_ordered(const hk_op *op) {
 
 /* One iteration of a graph, without what its plan adds. */
 typedef struct {
-  const hk_graph *graph;
+  const hk_graph *graph; /* &shared */
+  hk_graph shared;       /* the plan's, but for `ops`: [n] operations of any plan of the job */
   const hk_machine *machine;
   size_t n;
   hk_ns *end;      /* [n] of longest_chain; -1: no chain leads there */
@@ -105,20 +106,27 @@ typedef struct {
 } training;
 
 static void training_close(training *t) {
+  free(t->shared.ops);
   free(t->end);
   free(t->lane_end);
   free(t->needed);
 }
 
 static hk_status training_open(training *t, const hk_graph *g, const hk_machine *m, hk_error *err) {
-  *t = (training){g,    m,    g->n_ops / (size_t)(g->iterations > 1 ? g->iterations : 1),
-                  NULL, NULL, NULL};
+  *t = (training){.graph = &t->shared,
+                  .shared = *g,
+                  .machine = m,
+                  .n = g->n_ops / (size_t)(g->iterations > 1 ? g->iterations : 1)};
+  t->shared.ops = malloc((t->n + 1) * sizeof *t->shared.ops);
   t->end = malloc((t->n + 1) * sizeof *t->end);
   t->lane_end = malloc((g->n_lanes + 1) * sizeof *t->lane_end);
   t->needed = malloc((t->n + 1) * sizeof *t->needed);
-  if (t->end != NULL && t->lane_end != NULL && t->needed != NULL) return HK_OK;
-  training_close(t);
-  return hk_fail_memory(err, t->n * sizeof *t->end, "a certificate");
+  if (t->shared.ops == NULL || t->end == NULL || t->lane_end == NULL || t->needed == NULL) {
+    training_close(t);
+    return hk_fail_memory(err, t->n * sizeof *t->shared.ops, "a certificate");
+  }
+  for (size_t i = 0; i < t->n; i++) t->shared.ops[i] = hk_op_of_any_plan(g->ops[i]);
+  return HK_OK;
 }
 
 enum { NONE = -1 };

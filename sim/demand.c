@@ -164,7 +164,7 @@ static hk_demand measured(const hk_op *op) {
 /* The compute stream also reads and writes these bytes of GPU memory, before or after. Example: 10
  * ms of products and 2 GB copied at 2 TB/s: 12 ms. */
 static void add_copies(hk_demand *d, const hk_machine *m, const hk_op *op) {
-  const double bytes = 2 * (double)op->copied, work = (double)op->work;
+  const double bytes = 2 * (double)(op->copied + op->cast), work = (double)op->work;
   if (bytes == 0) return;
   const double alone = work / d->cap;
   scale_work(d, alone / (alone + bytes / m->gpu_hbm.value));
@@ -425,8 +425,8 @@ bool hk_demand_is_same(const hk_op *a, const hk_op *b) {
          a->profile.time == b->profile.time && a->profile.launch == b->profile.launch &&
          a->profile.handed == b->profile.handed && a->profile.sharded == b->profile.sharded &&
          a->profile.layers == b->profile.layers && a->score_bytes == b->score_bytes &&
-         a->copied == b->copied && a->hooked == b->hooked && a->experts == b->experts &&
-         a->ahead == b->ahead;
+         a->copied == b->copied && a->cast == b->cast && a->hooked == b->hooked &&
+         a->experts == b->experts && a->ahead == b->ahead;
 }
 
 const hk_demand *hk_demand_again(hk_demand_memo *memo, const hk_graph *graph, const hk_op *op,

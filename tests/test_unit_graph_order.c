@@ -322,7 +322,7 @@ static void check_copies(const hk_policy *policy, int sharded) {
       machine.layer_launch.value = 300;
       for (size_t i = 0; i < graph.n_ops; i++) {
         const hk_op *op = &graph.ops[i];
-        copied += op->copied;
+        copied += op->copied + op->cast;
         if (op->kind != HK_OP_LAUNCH) continue;
         machine.layer_launch.origin = HK_ORIGIN_DEFAULT;
         assert_int_equal(hk_demand_of(&graph, op, &machine).latency, 300 * (op->work + copies));

@@ -85,7 +85,7 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
   op.hooked = sharded && layers > 0;
   if (cost->stores_scores) add_scores(x, &op);
   if (sharded) op.copied = cost->gathered + (backward ? cost->all_grad_bytes : 0);
-  if (sharded && hk_expand_torchs(x)) op.copied += cast(x, op.copied);
+  if (sharded && hk_expand_torchs(x)) op.cast = cast(x, op.copied);
   op.copied += (backward ? cost->whole_backward : cost->whole_forward) / 2; /* each way */
   return op;
 }

@@ -144,12 +144,20 @@ typedef struct {
   hk_bytes score_bytes, softmax_bytes;
   hk_bytes copied; /* read and written in GPU memory: in forward and backward for collectives; in
                       the barrier for the norm and clipping, half of the traffic */
+  hk_bytes cast;   /* the same, by casts in torch's own plan (hk_op_of_any_plan) */
   bool experts;    /* all_gather, reduce_scatter: among the ranks with the same experts */
   bool hooked;     /* launch, or a pass with profile.layers: FSDP2's hooks gather and reduce the
                       block */
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
   hk_when when;
 } hk_op;
+
+/* An operation of forward or backward with what it does in every plan of the job. Only the plan
+ * that is torch's own also casts. */
+static inline hk_op hk_op_of_any_plan(hk_op op) {
+  op.cast = 0;
+  return op;
+}
 
 /* Memory that the first GPU of a node reports as used in addition to what the framework's allocator
  * has handed out: CUDA contexts, NCCL, and the allocator's cache (memory that it holds and nobody
