@@ -116,6 +116,47 @@ static void hooks_come_on_top(void **state) {
   }
 }
 
+/* A model whose times are reckoned, of no floating-point operations, on one GPU and on two:
+ * launches of its one layer take 3 ms in each pass. FSDP2's hooks take as long again in each pass
+ * of each of the three blocks, as it shards embedding and head, too, unless the 3 ms were fitted to
+ * runs that had hooks. The pass has both with an overlap; without one the launch operation has
+ * them, where embedding and head count as a layer. */
+static void reckoned_hooks_are_of_all_blocks(void **state) {
+  (void)state;
+  hk_machine machine = machine_without_factors();
+  machine.layer_launch.value = 3e6;
+  machine.fsdp_launches.value = 0.5;
+  machine.gpu_launch.value = 0;
+  machine.gpu_hbm.value = 1e18;
+  for (int i = 0; i < 8; i++) {
+    const bool sharded = i & 1, overlaps = i & 2, fitted = i & 4;
+    hk_error err = {0};
+    hk_plan plan;
+    hk_graph graph;
+    hk_job job = ONE_RANK;
+    job.gpus = sharded ? 2 : 1;
+    hk_model model = equal_blocks(3, 10000000, 0, 0);
+    must(
+        hk_plan_create(&model, &job, HK_RUNTIME_HOCKET, HK_SUBGROUP_BLOCKS, 1LL << 40, &plan, &err),
+        &err);
+    hk_plan_set_overlap(&plan, overlaps ? HK_OVERLAP_FORWARD : HK_OVERLAP_NONE);
+    must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_TRAINING, .folded = true}, &graph, &err),
+         &err);
+    machine.layer_launch.origin = fitted ? HK_ORIGIN_FITTED : HK_ORIGIN_DEFAULT;
+    const double hooks = sharded && !fitted ? 3 : 0;
+    for (size_t o = 0; o < graph.n_ops; o++) {
+      const hk_op *op = &graph.ops[o];
+      const bool passes = op->kind == HK_OP_FORWARD || op->kind == HK_OP_BACKWARD;
+      if (passes)
+        assert_ms(passed(&graph, op, &machine), overlaps ? hooks + (op->block == 0 ? 3 : 0) : 0);
+      else if (op->kind == HK_OP_LAUNCH)
+        assert_ms(passed(&graph, op, &machine), overlaps ? 0 : hooks + 3);
+    }
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
 static void assert_near(double value, double expected) {
   if (fabs(value - expected) > 1e-5) fail_msg("%.7f, expected %.7f", value, expected);
 }
@@ -406,6 +447,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_longer_of_both),
       cmocka_unit_test(hooks_come_on_top),
+      cmocka_unit_test(reckoned_hooks_are_of_all_blocks),
       cmocka_unit_test(ranks_wait_for_the_slowest),
       cmocka_unit_test(what_fsdp_takes_is_uncertain),
       cmocka_unit_test(launches_are_not_scaled),

@@ -75,14 +75,15 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
   const int64_t flops = backward ? cost->backward_flops : cost->forward_flops;
   const hk_ns measured = backward ? cost->backward_ns : cost->forward_ns;
   const hk_ns launch = backward ? cost->backward_launch : cost->forward_launch;
-  /* Embedding and head launch few kernels. */
-  const int layers = launches_while_computing(x, cost) && is_layer(x, cost) ? launches : 0;
+  const bool reckoned = launches_while_computing(x, cost);
+  /* Embedding and head launch few kernels, but are sharded like a layer. */
+  const int layers = reckoned && is_layer(x, cost) ? launches : 0;
   const bool sharded = hk_expand_sharded(x, cost);
   const bool takes_time = measured + launch + layers > 0 || sharded;
   hk_op op = block_op(kind, takes_time && flops == 0 ? 1 : flops, cost, micro);
   op.profile = (hk_pass_profile){measured, launch, backward ? cost->handed : 0,
                                  sharded && launch > 0 ? cost->forward_launch : 0, layers};
-  op.hooked = sharded && layers > 0;
+  op.hooked = sharded && reckoned;
   if (cost->stores_scores) add_scores(x, &op);
   if (sharded) op.copied = cost->gathered + (backward ? cost->all_grad_bytes : 0);
   if (sharded && hk_expand_torchs(x)) op.cast = cast(x, op.copied);

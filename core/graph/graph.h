@@ -146,8 +146,8 @@ typedef struct {
                       the barrier for the norm and clipping, half of the traffic */
   hk_bytes cast;   /* the same, by casts in torch's own plan (hk_op_of_any_plan) */
   bool experts;    /* all_gather, reduce_scatter: among the ranks with the same experts */
-  bool hooked;     /* launch, or a pass with profile.layers: FSDP2's hooks gather and reduce the
-                      block */
+  bool hooked;     /* launch, or with an overlap a pass of which no launches were measured: FSDP2's
+                      hooks gather and reduce the block */
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
   hk_when when;
 } hk_op;
