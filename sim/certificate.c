@@ -367,3 +367,15 @@ hk_status hk_certify(const hk_forecast *f, const hk_machine *machine, hk_certifi
                    (long long)f->iteration_ns, c->binding, (long long)c->bound_ns);
   return HK_OK;
 }
+
+hk_status hk_certify_with(const hk_forecast *forecast, hk_overlap overlap,
+                          const hk_machine *machine, hk_certificate *c, hk_error *err) {
+  hk_plan plan;
+  hk_forecast f;
+  HK_TRY(hk_plan_copy(&forecast->plan, &plan, err));
+  hk_plan_set_overlap(&plan, overlap);
+  HK_TRY(hk_forecast_make(&plan, machine, NULL, &f, err));
+  const hk_status status = hk_certify(&f, machine, c, err);
+  hk_forecast_free(&f);
+  return status;
+}

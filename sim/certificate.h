@@ -122,5 +122,8 @@ double hk_certificate_gap(const hk_certificate *certificate);
 /* Of a feasible forecast. Not made under DeepSpeed, or where no division fits in memory. */
 hk_status hk_certify(const hk_forecast *forecast, const hk_machine *machine,
                      hk_certificate *certificate, hk_error *err);
+/* The same of a plan with these routes and another overlap, in which nothing runs ahead. */
+hk_status hk_certify_with(const hk_forecast *forecast, hk_overlap overlap,
+                          const hk_machine *machine, hk_certificate *certificate, hk_error *err);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "sim/accumulation.h"
 #include "sim/ahead.h"
+#include "sim/certificate.h"
 #include "sim/flush.h"
 #include "sim/forecast.h"
 #include "sim/front.h"
@@ -197,13 +198,18 @@ static bool prunes(const hk_plan_settings *settings, const hk_ranking_options *o
 
 /* -- the best overlap --------------------------------------------------------------------- */
 
-/* Whether hk_overlap_search runs: with an overlap, unless the user fixed a policy or an option. */
-static bool searches(const hk_plan_settings *settings, const hk_ranking_options *options) {
+/* Whether the user fixed no policy and no option of one. */
+static bool is_open(const hk_ranking_options *options) {
   const hk_policy_options *fixed = &options->fixed;
-  return settings->overlap != HK_OVERLAP_NONE && options->only_policy == NULL &&
+  return options->only_policy == NULL && fixed->stride == 0 && !fixed->stride_auto &&
+         fixed->ratio < 0 && fixed->buffers == 0;
+}
+
+/* Whether hk_overlap_search runs. */
+static bool searches(const hk_plan_settings *settings, const hk_ranking_options *options) {
+  return settings->overlap != HK_OVERLAP_NONE && is_open(options) &&
          !hk_optimizer_info_of(settings->optimizer)->orthogonal &&
-         (options->only_runtime == NULL || *options->only_runtime == HK_RUNTIME_HOCKET) &&
-         fixed->stride == 0 && !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
+         (options->only_runtime == NULL || *options->only_runtime == HK_RUNTIME_HOCKET);
 }
 
 /* Adds the plan of hk_overlap_search, or puts it in place of a candidate with the same schedule. */
@@ -252,12 +258,9 @@ static hk_status add_held(hk_ranking *ranking, const hk_plan_settings *settings,
   return HK_OK;
 }
 
-/* Whether the best plan is changed further: without an overlap, unless the user fixed a policy or
- * an option. */
+/* Whether hk_front runs. */
 static bool improves(const hk_plan_settings *settings, const hk_ranking_options *options) {
-  const hk_policy_options *fixed = &options->fixed;
-  return !options->quick && settings->overlap == HK_OVERLAP_NONE && options->only_policy == NULL &&
-         fixed->stride == 0 && !fixed->stride_auto && fixed->ratio < 0 && fixed->buffers == 0;
+  return !options->quick && settings->overlap == HK_OVERLAP_NONE && is_open(options);
 }
 
 /* Whether the reason compares ways to sum gradients: of plans that a search found nothing else
@@ -339,72 +342,136 @@ static hk_status refuse(const hk_ranking_options *options, hk_error *err) {
                  "no policy takes these options together; --help says which takes what");
 }
 
+#define AS_FAST     1.001 /* a plan that may be faster by less is not looked for */
+#define MOST_BEHIND 1.2   /* ... nor one that begins further behind */
+
+/* What a ranking is of. */
+typedef struct {
+  const hk_model *model;
+  const hk_machine *machine;
+  const hk_job *job;
+  const hk_plan_settings *settings;
+  const hk_ranking_options *options;
+} question;
+
+/* Forecasts of the candidates and of *searched, sorted. `plans`, `origin`: room for as many as
+ * there may be ways of summing gradients. */
+static hk_status rank_candidates(const question *q, const hk_candidates *candidates, hk_plan *plans,
+                                 size_t *origin, hk_overlap_search_result *searched,
+                                 hk_ranking *ranking, hk_error *err) {
+  const hk_plan_settings *settings = q->settings;
+  const size_t listed = (size_t)candidates->n;
+  for (size_t i = 0; i < listed; i++)
+    HK_TRY(hk_candidate_plan(&candidates->list[i], q->model, q->machine, q->job, settings,
+                             &plans[i], err));
+  if (searches(settings, q->options))
+    HK_TRY(hk_overlap_search(q->model, q->machine, q->job, settings, q->options->best_only,
+                             searched, err));
+  const bool found = searched->best.plan.subgroups != NULL;
+  const size_t n = drop_twins(plans, listed);
+  hk_status status = hk_accumulation_candidates(plans, n, settings, origin, &ranking->n, err);
+  if (status == HK_OK && prunes(settings, q->options))
+    status = hk_prune(plans, n, ranking->n, origin, settings->flush == NULL,
+                      found ? &searched->best : NULL, q->machine, compare, ranking->forecasts,
+                      &ranking->n, err);
+  else if (status == HK_OK)
+    status = forecast_best(plans, n, origin, settings, q->machine, ranking, err);
+  if (status == HK_OK && found)
+    add_searched(ranking, searched);
+  else
+    hk_forecast_free(&searched->best);
+  HK_TRY(status);
+  apply_limit(ranking, settings);
+  sort(ranking);
+  return HK_OK;
+}
+
+static hk_status rank_all(const question *q, hk_ranking *ranking,
+                          hk_overlap_search_result *searched, hk_error *err);
+
+/* With overlap `both`: adds the best plan of `forward`, in which nothing runs ahead, if it is
+ * faster. *searched then says how that one was found. */
+static hk_status add_forward(const question *q, hk_ranking *ranking,
+                             hk_overlap_search_result *searched, hk_error *err) {
+  hk_plan_settings forward = *q->settings;
+  question other = *q;
+  const hk_ns first = hk_forecast_mean(&ranking->forecasts[0]);
+  hk_ranking ranked;
+  hk_overlap_search_result how = {0};
+  hk_certificate same;
+  forward.overlap = HK_OVERLAP_FORWARD;
+  other.settings = &forward;
+  HK_TRY(hk_certify_with(&ranking->forecasts[0], HK_OVERLAP_FORWARD, q->machine, &same, err));
+  if (same.made && (AS_FAST * (double)same.bound_ns >= (double)first ||
+                    (double)same.iteration_ns > MOST_BEHIND * (double)first))
+    return HK_OK;
+  HK_TRY(rank_all(&other, &ranked, &how, err));
+  hk_forecast *best = &ranked.forecasts[0];
+  hk_status status = HK_OK;
+  if (ranked.n_fit > 0 && best->iteration_ns < first) {
+    hk_forecast *added = &ranking->forecasts[ranking->n];
+    hk_plan_set_overlap(&best->plan, HK_OVERLAP_BOTH);
+    status = hk_forecast_make(&best->plan, q->machine, NULL, added, err);
+    memcpy(added->sums, best->sums, sizeof added->sums);
+    ranking->n += status == HK_OK;
+    *searched = how;
+    sort(ranking);
+  }
+  hk_ranking_free(&ranked);
+  return status;
+}
+
+/* Goes on from the best of the candidates. */
+static hk_status improve(const question *q, const hk_candidates *candidates, hk_ranking *ranking,
+                         hk_overlap_search_result *searched, hk_error *err) {
+  const hk_plan_settings *settings = q->settings;
+  const hk_ranking_options *options = q->options;
+  const hk_machine *machine = q->machine;
+  HK_TRY(add_ratios(ranking, candidates, q->model, machine, q->job, settings, options, err));
+  if (improves(settings, options)) HK_TRY(add_front(ranking, machine, settings, err));
+  if (!(options->best_only && settings->clip_share == 0))
+    HK_TRY(add_held(ranking, settings, machine, err));
+  if (ranking->n_fit == 0 || options->quick) return HK_OK;
+  HK_TRY(hk_ahead_enough(&ranking->forecasts[0], machine, err));
+  if (is_open(options) && settings->overlap == HK_OVERLAP_BOTH)
+    HK_TRY(add_forward(q, ranking, searched, err));
+  if (compares_sums(ranking, settings, options))
+    HK_TRY(hk_accumulation_compare(&ranking->forecasts[0], machine, err));
+  return HK_OK;
+}
+
+/* A ranking without its reason; *searched: what hk_overlap_search found, without the plan. */
+static hk_status rank_all(const question *q, hk_ranking *ranking,
+                          hk_overlap_search_result *searched, hk_error *err) {
+  hk_candidates candidates = {.n = 0};
+  memset(ranking, 0, sizeof *ranking);
+  list_candidates(&candidates, q->options, q->model, q->job, q->settings);
+  if (candidates.n == 0) return refuse(q->options, err);
+  const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
+  hk_plan *plans = calloc(most, sizeof *plans);
+  ranking->forecasts = calloc(most + 2 * listed + 7, sizeof *ranking->forecasts);
+  size_t *origin = calloc(most, sizeof *origin);
+  hk_status status = plans != NULL && ranking->forecasts != NULL && origin != NULL
+                         ? rank_candidates(q, &candidates, plans, origin, searched, ranking, err)
+                         : hk_fail_memory(err, most * sizeof *ranking->forecasts, "a ranking");
+  for (size_t i = 0; plans != NULL && i < most; i++) hk_plan_free(&plans[i]);
+  free(plans);
+  free(origin);
+  if (status == HK_OK) status = improve(q, &candidates, ranking, searched, err);
+  if (status != HK_OK) hk_ranking_free(ranking);
+  return status;
+}
+
 hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job *job,
                   const hk_plan_settings *settings, const hk_ranking_options *options,
                   hk_ranking *ranking, hk_error *err) {
-  memset(ranking, 0, sizeof *ranking);
-  hk_candidates candidates = {.n = 0};
-  list_candidates(&candidates, options, model, job, settings);
-  if (candidates.n == 0) return refuse(options, err);
-  const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
-  hk_overlap_search_result searched = {0}; /* its plan is in the ranking */
-  hk_plan *plans = calloc(most, sizeof *plans);
-  ranking->forecasts = calloc(most + 2 * listed + 6, sizeof *ranking->forecasts);
-  size_t *origin = calloc(most, sizeof *origin);
-  if (plans == NULL || ranking->forecasts == NULL || origin == NULL) {
-    free(plans);
-    free(origin);
-    hk_ranking_free(ranking);
-    return hk_fail_memory(err, most * sizeof *ranking->forecasts, "a ranking");
-  }
-  hk_status status = HK_OK;
-  for (size_t i = 0; i < listed && status == HK_OK; i++) {
-    status = hk_candidate_plan(&candidates.list[i], model, machine, job, settings, &plans[i], err);
-  }
-  if (status == HK_OK && searches(settings, options))
-    status = hk_overlap_search(model, machine, job, settings, options->best_only, &searched, err);
-  const bool found = searched.best.plan.subgroups != NULL;
-  if (status == HK_OK) {
-    const size_t n = drop_twins(plans, listed);
-    status = hk_accumulation_candidates(plans, n, settings, origin, &ranking->n, err);
-    if (status == HK_OK && prunes(settings, options))
-      status = hk_prune(plans, n, ranking->n, origin, settings->flush == NULL,
-                        found ? &searched.best : NULL, machine, compare, ranking->forecasts,
-                        &ranking->n, err);
-    else if (status == HK_OK)
-      status = forecast_best(plans, n, origin, settings, machine, ranking, err);
-  }
-  if (status == HK_OK && found)
-    add_searched(ranking, &searched);
-  else
-    hk_forecast_free(&searched.best);
-  for (size_t i = 0; i < most; i++) hk_plan_free(&plans[i]);
-  free(plans);
-  free(origin);
-  if (status != HK_OK) {
-    hk_ranking_free(ranking);
-    return status;
-  }
-  apply_limit(ranking, settings);
-  sort(ranking);
-  status = add_ratios(ranking, &candidates, model, machine, job, settings, options, err);
-  if (status == HK_OK && improves(settings, options))
-    status = add_front(ranking, machine, settings, err);
-  if (status == HK_OK && !(options->best_only && settings->clip_share == 0))
-    status = add_held(ranking, settings, machine, err);
-  if (status == HK_OK && ranking->n_fit > 0 && !options->quick)
-    status = hk_ahead_enough(&ranking->forecasts[0], machine, err);
-  if (status == HK_OK && compares_sums(ranking, settings, options))
-    status = hk_accumulation_compare(&ranking->forecasts[0], machine, err);
-  if (status != HK_OK) {
-    hk_ranking_free(ranking);
-    return status;
-  }
-  if (ranking->n_fit > 0) {
+  const question q = {model, machine, job, settings, options};
+  hk_overlap_search_result searched = {0};
+  HK_TRY(rank_all(&q, ranking, &searched, err));
+  if (ranking->n_fit > 0)
     hk_ranking_say_why(ranking, machine, &searched);
-  } else {
+  else
     hk_ranking_say_why_not(ranking);
-  }
   return HK_OK;
 }
 
