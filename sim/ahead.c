@@ -17,11 +17,10 @@ hk_status hk_plan_spares(const hk_plan *plan, const hk_machine *machine, hk_byte
   hk_graph graph;
   HK_TRY(hk_graph_build(plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true, .bare = true}, &graph,
                         err));
-  const double capacity = machine->host_memory.value - machine->host_reserved.value;
   const hk_bytes spares = hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
   const int ranks = hk_job_ranks(&plan->job);
   const hk_bytes base = graph.host_base - spares * ranks;
-  *left = hk_max(0, ((hk_bytes)capacity - base) / ranks);
+  *left = hk_max(0, ((hk_bytes)hk_host_capacity(machine) - base) / ranks);
   hk_graph_free(&graph);
   return HK_OK;
 }

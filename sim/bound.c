@@ -84,9 +84,9 @@ void hk_programme_times(hk_programme *lp, const hk_plan *plan, const hk_machine 
 
 void hk_programme_memory(hk_programme *lp, const hk_plan *plan, const hk_machine *m, double n) {
   const double gpu =
-      m->gpu_memory.value - m->gpu_reserved.value - HK_BYTES_BF16 * n -
+      hk_gpu_capacity(m) - HK_BYTES_BF16 * n -
       (double)hk_model_all_frozen_bytes(&plan->model, plan->job.tp, hk_job_dp(&plan->job));
-  const double host = (m->host_memory.value - m->host_reserved.value) / hk_job_ranks(&plan->job);
+  const double host = hk_host_capacity(m) / hk_job_ranks(&plan->job);
   const double state = hk_state_per_param(plan->optimizer);
   lp->free_gpu = gpu;
   lp->most_resident = fmin(1, fmax(0, gpu / (state * n)));

@@ -313,8 +313,8 @@ hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *m, hk_bytes
                               hk_error *err) {
   hk_bytes gpu, host;
   HK_TRY(hk_forecast_least_memory(plan, &gpu, &host, err));
-  gpu -= (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
-  host -= (hk_bytes)(m->host_memory.value - m->host_reserved.value);
+  gpu -= (hk_bytes)hk_gpu_capacity(m);
+  host -= (hk_bytes)hk_host_capacity(m);
   *missing = hk_max(0, host) + hk_max(0, gpu) * hk_job_ranks(&plan->job);
   return HK_OK;
 }

@@ -32,8 +32,8 @@ static hk_status add_counter(hk_sim_state *s, int index, const char *name, hk_by
 hk_status hk_memory_begin(hk_sim_state *s) {
   hk_memory_report *report = &s->result->memory;
   const hk_machine *m = s->machine;
-  report->capacity = (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
-  report->host_capacity = (hk_bytes)(m->host_memory.value - m->host_reserved.value);
+  report->capacity = (hk_bytes)hk_gpu_capacity(m);
+  report->host_capacity = (hk_bytes)hk_host_capacity(m);
   report->before_forward = report->after_forward = report->after_backward = s->graph->gpu_base;
   for (int rank = 0; rank < s->graph->ranks; rank++) {
     if (s->options.counters) {

@@ -161,8 +161,7 @@ static hk_status refine(hk_overlap_trials *s, hk_error *err) {
 
 /* GPU memory that a plan with all state on the host leaves free, less a reserve. */
 static hk_status find_free(const hk_overlap_trials *s, hk_bytes *left, hk_error *err) {
-  const hk_machine *m = s->machine;
-  const hk_bytes capacity = (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
+  const hk_bytes capacity = (hk_bytes)hk_gpu_capacity(s->machine);
   const hk_bytes most = (hk_bytes)((1 - HK_OVERLAP_RESERVE) * (double)capacity);
   hk_bytes gpu = 0, host;
   hk_plan plan;
@@ -170,7 +169,7 @@ static hk_status find_free(const hk_overlap_trials *s, hk_bytes *left, hk_error 
   HK_TRY(hk_trials_plan(s, (hk_spec){.deepest = (int)s->start->n_subgroups - 1}, &plan, err));
   hk_status status = hk_forecast_least_memory(&plan, &gpu, &host, err);
   if (status == HK_OK && gpu < most) /* else the peak is higher, too */
-    status = hk_preview_of(&plan, m, &preview, err);
+    status = hk_preview_of(&plan, s->machine, &preview, err);
   *left = hk_max(0, most - hk_max(gpu, preview.peak));
   hk_plan_free(&plan);
   return status;

@@ -21,9 +21,8 @@ hk_status hk_preview_of(const hk_plan *plan, const hk_machine *m, hk_preview *pr
   *preview = (hk_preview){0};
   HK_TRY(hk_graph_build(plan, two, &graph, err));
   const hk_status status = hk_simulate_until_repeat(&graph, m, &all, err);
-  const bool gpu_fits = all.peak <= (hk_bytes)(m->gpu_memory.value - m->gpu_reserved.value);
-  const bool host_fits =
-      graph.host_base <= (hk_bytes)(m->host_memory.value - m->host_reserved.value);
+  const bool gpu_fits = all.peak <= (hk_bytes)hk_gpu_capacity(m);
+  const bool host_fits = graph.host_base <= (hk_bytes)hk_host_capacity(m);
   hk_graph_free(&graph);
   HK_TRY(status);
   if (gpu_fits && !all.found) return make(plan, m, preview, err);

@@ -48,7 +48,7 @@ static hk_status holds(const problem *p, const family *f, double ratio, bool *ye
       &plan, (hk_expand){HK_EXPAND_UPDATE, .folded = true, .bare = true}, &graph, err);
   hk_plan_free(&plan);
   HK_TRY(status);
-  *yes = (double)graph.host_base <= p->machine->host_memory.value - p->machine->host_reserved.value;
+  *yes = (double)graph.host_base <= hk_host_capacity(p->machine);
   hk_graph_free(&graph);
   return HK_OK;
 }

@@ -270,8 +270,7 @@ static hk_status check_fit(const hk_plan *plan, const hk_machine *machine, hk_by
                            bool *yes, hk_error *err) {
   hk_engine_memory memory;
   HK_TRY(hk_trial_measure(plan, &memory, err));
-  const double device = machine->gpu_memory.value - machine->gpu_reserved.value;
-  *yes = memory.host_pinned <= host_bytes && (double)memory.device <= device;
+  *yes = memory.host_pinned <= host_bytes && (double)memory.device <= hk_gpu_capacity(machine);
   return HK_OK;
 }
 

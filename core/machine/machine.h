@@ -328,6 +328,13 @@ static inline double hk_launches_kept(const hk_machine *machine, double stated) 
   if (!hk_launches_stated(machine, stated)) return machine->launch_beside_update.value;
   return fmin(stated * (1 + machine->launch_change), 1);
 }
+/* Bytes of a GPU and of a node's host that training may take. */
+static inline double hk_gpu_capacity(const hk_machine *machine) {
+  return machine->gpu_memory.value - machine->gpu_reserved.value;
+}
+static inline double hk_host_capacity(const hk_machine *machine) {
+  return machine->host_memory.value - machine->host_reserved.value;
+}
 /* ranks.spread_beside_update, but at least ranks.launch_spread: an update beside a pass does not
  * make the host launch more evenly. */
 static inline double hk_spread_beside(const hk_machine *machine) {
