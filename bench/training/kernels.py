@@ -16,6 +16,7 @@ OUT/kernels.json.
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 import pathlib
 import sys
@@ -35,11 +36,12 @@ GAPS_US = (10, 200, 1000)
 
 def gaps(kernels: List[Tuple[float, float]]) -> List[float]:
     """Milliseconds between kernels, given by begin and end in microseconds, by length."""
-    sums, until = [0.0] * (len(GAPS_US) + 1), float("inf")
-    for begin, end in sorted(kernels):
-        if begin > until:
-            sums[bisect.bisect(GAPS_US, begin - until)] += (begin - until) / 1e3
-        until = end if until == float("inf") else max(until, end)
+    sums = [0.0] * (len(GAPS_US) + 1)
+    ordered = sorted(kernels)
+    ends = itertools.accumulate((end for _, end in ordered), max)
+    for end, (begin, _) in zip(ends, ordered[1:]):
+        if begin > end:
+            sums[bisect.bisect(GAPS_US, begin - end)] += (begin - end) / 1e3
     return [round(value, 2) for value in sums]
 
 
