@@ -178,11 +178,16 @@ static hk_op shared_op(const hk_expansion *x, hk_op_kind kind, hk_bytes bytes, b
 static void launch_and_gather(hk_expansion *x, hk_pass *pass, const hk_block_cost *cost, int micro,
                               int launches) {
   const int ranks = x->graph->ranks;
+  /* The barrier is on rank 0's lane. Other ranks wait for it even if the first block has no update
+   * that does. */
+  const bool first = cost == x->blocks && micro == 0 && x->phase == HK_PHASE_FORWARD;
+  const int32_t barrier = first ? last_on(x, 0, HK_LANE_HOST) : -1;
   for (int r = 0; r < ranks; r++) {
     pass->gathered[r] = x->keeps_weights ? -1 : pass->gathered[r];
     /* Before it launches a block, the host thread waits for the block's updates. */
-    pass->launched[r] = hk_expand_add_carried(
-        x, r, HK_LANE_HOST, launch_op(x, cost, micro, launches), NULL, 0, x->pieces.updated, false);
+    pass->launched[r] =
+        hk_expand_add_carried(x, r, HK_LANE_HOST, launch_op(x, cost, micro, launches), &barrier,
+                              r > 0, x->pieces.updated, false);
   }
   if (!is_gathered(x, cost, micro)) return;
   for (int experts = 0; experts <= has_alike(x, cost); experts++) {
