@@ -12,7 +12,8 @@ Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOff
 the same on the CPU; offload+threads=N sets torch's threads of a rank), hocket (attached, overlap
 both, gradients in bf16), hocket+gpu_memory=BYTES, hocket+plan=auto. The same with hocket-ddp: DDP
 instead of FSDP2, whose ranks share out the state; hocket-ddp-alone is not attached: each rank
-updates all. ddp: DDP, torch's fused AdamW, autocast to bf16. Rows of hocket have bf16 parameters,
+updates all. ddp: DDP, torch's fused AdamW, autocast to bf16. deepspeed-2 and deepspeed-3: ZeRO of
+that stage with DeepSpeed's AdamW on the CPU. Rows of hocket have bf16 parameters,
 the others fp32 ones that FSDP2 gathers as bf16. The bits of their gradients are the same, losses
 differ by how weights are rounded.
 
@@ -97,6 +98,18 @@ def sharded(options: argparse.Namespace, row: str, device: Any) -> Any:
     return fully_shard(model, **how)
 
 
+def engine(options: argparse.Namespace, row: str, device: Any) -> Any:
+    """DeepSpeed's engine, which is the model and its optimizer."""
+    import deepspeed
+
+    import workload
+
+    model = workload.build(workload.shape(options.size, options.layers), device)
+    config = workload.deepspeed(int(row[-1]), options.micro_batch)
+    return deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=config)[0]
+
+
 def optimizer(row: str, model: Any) -> Any:
     import torch
 
@@ -139,8 +152,9 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     threads = re.match(r"offload\+threads=(\d+)$", row)
     if threads:
         torch.set_num_threads(int(threads[1]))
-    model = sharded(options, row, device)
-    opt = optimizer(row, model)
+    deepspeed = row.startswith("deepspeed")
+    model = (engine if deepspeed else sharded)(options, row, device)
+    opt = model if deepspeed else optimizer(row, model)
     of = workload.shape(options.size, options.layers)
     rank, world = dist.get_rank(), dist.get_world_size()
     every = workload.batches(of, options.micro_batch * world, device)
@@ -154,14 +168,16 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
         with torch.autocast(device.type, torch.bfloat16, enabled=row == "ddp"):
             loss = workload.loss_of(model, mine[len(losses) % len(mine)], factor)
         marks.mark()
-        loss.backward()
+        model.backward(loss) if deepspeed else loss.backward()
         marks.mark()
-        if not row.startswith("hocket"):
+        if not deepspeed and not row.startswith("hocket"):
             norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), workload.MAX_NORM))
         marks.mark()
         opt.step()
         if row.startswith("hocket"):
             norms.append(opt.grad_norm)
+        if deepspeed:
+            norms.append(model.get_global_grad_norm())
         opt.zero_grad()
         losses.append(loss.detach() / factor)
         marks.mark()
@@ -211,6 +227,8 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
             file = recording(options, name, rank)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(opt.timeline()))
+    if deepspeed:
+        model.destroy()
     result["row_s"] = round(time.monotonic() - began, 1)
     return result
 

@@ -201,20 +201,9 @@ class DeepSpeed(Row):
         super().__init__(job, settings)
         import deepspeed
 
-        zero: Dict[str, Any] = {
-            "stage": self.stage, "offload_optimizer": {"device": "cpu", "pin_memory": True},
-            "overlap_comm": True, "contiguous_gradients": True}
-        if self.stage == 3:
-            zero["sub_group_size"] = int(1e8)
-        config = {
-            "train_micro_batch_size_per_gpu": job.options.micro_batches[0],
-            "gradient_accumulation_steps": 1, "gradient_clipping": workload.MAX_NORM,
-            "bf16": {"enabled": True}, "zero_optimization": zero,
-            "optimizer": {"type": "AdamW", "params": {
-                "lr": workload.LR, "betas": list(workload.BETAS), "eps": workload.EPS,
-                "weight_decay": workload.WEIGHT_DECAY}}}
         self.engine, *_ = deepspeed.initialize(
-            model=self.model, model_parameters=self.model.parameters(), config=config)
+            model=self.model, model_parameters=self.model.parameters(),
+            config=workload.deepspeed(self.stage, job.options.micro_batches[0]))
         self.model = self.engine
 
     def backward(self, loss: Tensor) -> None:

@@ -96,6 +96,20 @@ def batches(of: Shape, micro_batch: int, device: torch.device) -> List[Tensor]:
                           generator=generator).to(device) for _ in range(256)]
 
 
+def deepspeed(stage: int, micro_batch: int) -> Dict[str, Any]:
+    """DeepSpeed's configuration for this workload: ZeRO of a stage, its AdamW on the CPU, in pinned
+    memory."""
+    zero: Dict[str, Any] = {
+        "stage": stage, "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "overlap_comm": True, "contiguous_gradients": True}
+    if stage == 3:
+        zero["sub_group_size"] = int(1e8)
+    return {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": 1,
+            "gradient_clipping": MAX_NORM, "bf16": {"enabled": True}, "zero_optimization": zero,
+            "optimizer": {"type": "AdamW", "params": {
+                "lr": LR, "betas": list(BETAS), "eps": EPS, "weight_decay": WEIGHT_DECAY}}}
+
+
 def loss_factor(clip: str, iteration: int) -> float:
     """The factor of the loss that brings the norm to the wanted side of MAX_NORM. It is a power of
     two, which changes no significands of gradients. AdamW's update hardly depends on it."""
