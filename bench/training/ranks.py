@@ -8,6 +8,9 @@ prints a table of milliseconds an iteration and of losses.
              [--machine NAME [--profile]] [--record FOLDER]
     ranks.py --check [CASE,...] [--gpus N] [--device cuda]
 
+ms: all timed iterations with the update that ends them, divided by their number. within: mean of
+those that are neither first nor last, on the first GPU; predictions are of such an iteration.
+
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
 the same on the CPU; offload+threads=N sets torch's threads of a rank), hocket (attached, overlap
 both, gradients in bf16), hocket+gpu_memory=BYTES, hocket+plan=auto. The same with hocket-ddp: DDP
@@ -191,12 +194,16 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
         iterate(marks)
     drain(opt, device)
     wall = (time.perf_counter() - begin) / options.iterations
+    ends = marks.gpu_ms()
+    each = [after[0] - before[0] for before, after in zip(ends, ends[1:])]
     answer = torch.tensor([wall], dtype=torch.float64)
     mean = torch.stack(losses).float().cpu()
     dist.all_reduce(answer, op=dist.ReduceOp.MAX)
     dist.all_reduce(mean)
     result: Dict[str, Any] = {
-        "row": name, "wall_ms": round(float(answer) * 1e3, 2), "device": name_of(device),
+        "row": name, "wall_ms": round(float(answer) * 1e3, 2),
+        "each_ms": [round(ms, 2) for ms in each], "phases_ms": rank_kinds.phases(ends),
+        "device": name_of(device),
         "losses": [round(float(value) / world, 5) for value in mean],
         "norms": [round(float(n.full_tensor() if hasattr(n, "full_tensor") else n), 4)
                   for n in norms],
@@ -213,7 +220,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     if device.type == "cuda":
         result["gpu_peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     if options.record:
-        plain = {"phases": rank_kinds.phases(marks.gpu_ms()),
+        plain = {"phases": rank_kinds.phases(ends),
                  "host": rank_kinds.phases(marks.host_ms())}
         dist.barrier()
         own = {"wall_ms": round(wall * 1e3, 2), "plain": plain,
@@ -287,15 +294,18 @@ def rank_main(options: argparse.Namespace) -> None:
 def table(rows: List[Dict[str, Any]]) -> str:
     base: Optional[float] = next((r["wall_ms"] for r in rows
                                   if r["row"].startswith("gpu") and "wall_ms" in r), None)
-    lines = [f"{'row':28} {'ms':>9} {'x gpu':>6} {'GPU GiB':>8} {'first':>9} {'last':>9}"]
+    lines = [f"{'row':36} {'ms':>9} {'within':>9} {'x gpu':>6} {'GPU GiB':>8} {'first':>9} "
+             f"{'last':>9}"]
     for r in rows:
         if "wall_ms" not in r:
-            lines.append(f"{r['row']:28} left out: {r['left_out']}")
+            lines.append(f"{r['row']:36} left out: {r['left_out']}")
             continue
         ratio = f"{r['wall_ms'] / base:6.3f}" if base else "     -"
         peak = r.get("gpu_peak_gib")
         memory = f"{peak + r.get('gpu_bytes', 0) / 2**30:8.2f}" if peak is not None else "       -"
-        lines.append(f"{r['row']:28} {r['wall_ms']:9.1f} {ratio} {memory} "
+        middle = r["each_ms"][1:] or r["each_ms"]
+        within = sum(middle) / max(len(middle), 1)
+        lines.append(f"{r['row']:36} {r['wall_ms']:9.1f} {within:9.1f} {ratio} {memory} "
                      f"{r['losses'][0]:9.4f} {r['losses'][-1]:9.4f}")
     return "\n".join(lines)
 
