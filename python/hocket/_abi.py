@@ -341,7 +341,10 @@ class Engine:
         tensors: "ctypes.Array[Tensor]",
         groups: "ctypes.Array[Group]",
         options: Options,
+        weights: Sequence[Any],
     ) -> None:
+        # An update writes them until the engine has ended, which is before this object lets go.
+        self._weights = weights
         self._lib = library()
         self._pid = os.getpid()
         self._handle: Optional[int] = None

@@ -195,7 +195,9 @@ class Binding:
         if self.device.type == "cuda":
             # The engine cannot take memory that torch's allocator keeps for later.
             torch.cuda.empty_cache()
-        self.engine = _abi.Engine(plan, self._tensors(), self._groups(), self._options(settings))
+        self.engine = _abi.Engine(
+            plan, self._tensors(), self._groups(), self._options(settings), self.parts
+        )
 
     def block_members(self) -> List[List[str]]:
         """Names of the tensors of each block."""

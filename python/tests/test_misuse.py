@@ -3,17 +3,20 @@
 
 import re
 import copy
+import gc
 import os
 import signal
 import threading
+import types
 from collections import OrderedDict
 
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import hocket
-from hocket import HocketError, HocketUsageError, attach
+from hocket import HocketError, HocketUsageError, _abi, attach
 from models import batches, make
 from reference import ReferenceAdamW, assert_same, same_bits
 
@@ -618,8 +621,6 @@ except KeyboardInterrupt:
 
 
 def test_a_deleted_optimizer_leaves_a_usable_model():
-    import gc
-
     model, opt = started("both")
     model(batches(1)[0])
     del opt
@@ -633,6 +634,32 @@ def test_a_deleted_optimizer_leaves_a_usable_model():
     model(batches(1)[0]).backward()
     again.step()
     again.synchronize()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_weights_stay_until_the_update_that_writes_them_has_ended(copied, monkeypatch):
+    """Model and optimizer are deleted while an update may run. Attributes of a copied optimizer have
+    another order, in which they are freed."""
+    model = nn.Linear(8, 8)
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap="forward")
+    if copied:
+        model, opt = copy.deepcopy((model, opt))
+    opt.attach(model)
+    model(torch.ones(1, 8)).sum().backward()
+    opt.step()
+    weights = [StorageWeakRef(param.untyped_storage()) for param in model.parameters()]
+    gc.collect()  # of engines of other tests
+    library, gone = _abi.library(), []
+
+    def destroy(engine):
+        gone.append(sum(weight.expired() for weight in weights))
+        library.hocket_destroy(engine)
+
+    monkeypatch.setattr(_abi, "_library", types.SimpleNamespace(hocket_destroy=destroy))
+    del model, opt
+    gc.collect()
+    assert gone == [0]
+    assert all(weight.expired() for weight in weights)
 
 
 def test_invalid_hyperparameters_after_the_first_step():
