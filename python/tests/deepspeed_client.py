@@ -6,16 +6,12 @@ Ranks use GPUs and NCCL if there are any, otherwise the CPU and gloo."""
 
 from __future__ import annotations
 
-import datetime
-import os
 import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import deepspeed  # noqa: E402
-import deepspeed.comm  # noqa: E402
 import torch  # noqa: E402
 from deepspeed.utils import (  # noqa: E402
     safe_get_full_fp32_param,
@@ -25,69 +21,16 @@ from deepspeed.utils import (  # noqa: E402
 )
 
 import hocket  # noqa: E402
-from models import batches, make  # noqa: E402
-
-ON_GPU = torch.cuda.is_available()
-STEPS = 3
-CPU = {"offload_optimizer": {"device": "cpu"}}
-THREE = {"stage3_param_persistence_threshold": 0, "sub_group_size": 5000}
-# Name: ZeRO's options, type, other options, param groups. In ZeRO-3 a rank has several subgroups.
-CASES = {
-    "ZeRO-0 bf16": ({"stage": 0}, torch.bfloat16, {}, 1),
-    "ZeRO-1 bf16 clipped": ({"stage": 1}, torch.bfloat16, {"gradient_clipping": 0.1}, 1),
-    "ZeRO-2 fp32 offload, two groups": ({"stage": 2, **CPU}, torch.float32, {}, 2),
-    "ZeRO-3 fp32": ({"stage": 3, **THREE}, torch.float32, {}, 1),
-    "ZeRO-3 bf16 offload, accumulated, clipped, two groups": (
-        {"stage": 3, **THREE, **CPU},
-        torch.bfloat16,
-        {"gradient_clipping": 0.1, "gradient_accumulation_steps": 2},
-        2,
-    ),
-}
-
-
-def started(kind, zero, dtype, more, groups, **options):
-    """The engine, and the client optimizer that it has."""
-    model = make("gpt", torch.float32)
-    params = [param for param in model.parameters() if param.requires_grad]
-    given = params
-    if groups == 2:
-        matrices = [param for param in params if param.dim() > 1]
-        vectors = [param for param in params if param.dim() < 2]
-        given = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    opt = kind(given, lr=2e-3, **options)
-    config = {
-        "train_micro_batch_size_per_gpu": 2,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": zero,
-        "bf16": {"enabled": dtype is torch.bfloat16},
-        **more,
-    }
-    return deepspeed.initialize(model=model, optimizer=opt, config=config)[0], opt
-
-
-def train(engine, steps):
-    for step in steps:
-        for micro in range(engine.gradient_accumulation_steps()):
-            number = 1000 * step + 10 * micro + int(os.environ["RANK"])
-            engine.backward(engine(batches(1, seed=number)[0].to(engine.device)))
-            engine.step()
-
-
-def trainable(engine):
-    return [param for param in engine.module.parameters() if param.requires_grad]
-
-
-def values(engine, states):
-    """Full weights of all parameters, and with `states` momentum and variance."""
-    found = []
-    for param in trainable(engine):
-        weight = safe_get_full_fp32_param(param)
-        found.append((param.detach().float() if weight is None else weight).clone())
-        for key in ("exp_avg", "exp_avg_sq") if states else ():
-            found.append(safe_get_full_optimizer_state(param, key).clone())
-    return found
+from deepspeed_engines import (  # noqa: E402
+    CASES,
+    ON_GPU,
+    STEPS,
+    begin,
+    started,
+    train,
+    trainable,
+    values,
+)
 
 
 def as_torch(name) -> None:
@@ -169,18 +112,12 @@ def alone(engine) -> None:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    # Otherwise it compiles a faster all-reduce first, for minutes.
-    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
-    if ON_GPU:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    deepspeed.init_distributed(
-        dist_backend="nccl" if ON_GPU else "gloo", timeout=datetime.timedelta(seconds=50)
-    )
+    folder = pathlib.Path(sys.argv[1])
+    begin()
     for name in CASES:
         as_torch(name)
     for name in ("ZeRO-1 bf16 clipped", "ZeRO-3 fp32"):
-        resumes(name, pathlib.Path(sys.argv[1]))
+        resumes(name, folder)
         takes_fragments(name)
     refuses()
 
