@@ -20,6 +20,7 @@ Writing to ``p.data`` leaves no trace and is seen by chance: write to ``p`` unde
 
 from typing import TYPE_CHECKING, Any
 
+from . import deepspeed
 from .describe import describe
 from .errors import HocketError, HocketUsageError
 from .fitting import Fits, fits
@@ -54,6 +55,7 @@ __all__ = [
     "HocketUsageError",
     "TrainerCallback",
     "TrainerFactory",
+    "deepspeed",
     "describe",
     "fits",
     "library_version",

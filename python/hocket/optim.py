@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections import defaultdict
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from .plan import resolve_plan
 from .ranks import Ranks
 from .report import explain, other_micro_steps, stats
 from .samples import Samples
+
+if TYPE_CHECKING:
+    from .deepspeed import Update
 
 Params = Iterable[Any]
 
@@ -98,6 +101,9 @@ class AdamW(Optimizer):
 
     A step whose gradients are not all finite changes nothing, and warns.
     """
+
+    _later: Optional[Callable[[Callable[[], None]], None]] = None  # see partitions.step
+    _overlapped: Optional["Update"] = None  # see deepspeed.install
 
     def __init__(
         self,
@@ -709,6 +715,8 @@ class AdamW(Optimizer):
 
     def finish_update(self) -> None:
         """Returns when this rank's part of the last step is complete."""
+        if self._overlapped is not None:
+            self._overlapped.finish()
         if self._binding is not None:
             self._binding.engine.drain()
             self._settle()

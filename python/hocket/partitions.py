@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import warnings
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, MutableMapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, MutableMapping
 
 import torch
 from torch import Tensor
@@ -76,7 +77,7 @@ def check(opt: "AdamW") -> None:
     if settings.overlap != "none":
         warnings.warn(
             f"hocket: overlap={settings.overlap!r} has no effect with DeepSpeed: step() updates "
-            "before it returns"
+            "before it returns, unless hocket.deepspeed.install(engine) lets ZeRO-3 overlap"
         )
 
 
@@ -90,7 +91,8 @@ def refuse(opt: "AdamW") -> None:
 
 
 def step(opt: "AdamW") -> None:
-    """One step of all parameters that have a gradient."""
+    """One step of all parameters that have a gradient. ``opt._later``, if set, takes the updates
+    and makes them after the step."""
     threads = _threads(opt._settings)
     for group in opt.param_groups:
         check_group(group)
@@ -100,9 +102,14 @@ def step(opt: "AdamW") -> None:
             entry = opt.state[param]
             _check(param, entry)
             number = int(entry["step"]) + 1
-            _update(constants, number, threads, param, entry)
+            update = partial(_update, constants, number, threads, param, entry)
+            (opt._later or _now)(update)
             entry["step"] = torch.tensor(float(number))
         increment_versions(updated)
+
+
+def _now(update: Callable[[], None]) -> None:
+    update()
 
 
 def loaded(state: Mapping[Tensor, Mapping[str, Any]]) -> Dict[Tensor, Dict[str, Any]]:

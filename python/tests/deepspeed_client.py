@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of the ranks that test_deepspeed.py starts: hocket.AdamW as DeepSpeed's client optimizer,
-against torch.optim.AdamW in the same place. Usage: deepspeed_client.py FOLDER
+against torch.optim.AdamW in the same place, and with hocket.deepspeed.install against without.
+Usage: deepspeed_client.py FOLDER
 
 Ranks use GPUs and NCCL if there are any, otherwise the CPU and gloo."""
 
@@ -21,6 +22,7 @@ from deepspeed.utils import (  # noqa: E402
 )
 
 import hocket  # noqa: E402
+import deepspeed_installed  # noqa: E402
 from deepspeed_engines import (  # noqa: E402
     CASES,
     ON_GPU,
@@ -120,6 +122,7 @@ def main() -> None:
         resumes(name, folder)
         takes_fragments(name)
     refuses()
+    deepspeed_installed.run(folder)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines of DeepSpeed for deepspeed_client.py: their configurations, training, and what they hold. GPUs and NCCL if there are any, otherwise the CPU and gloo."""
+"""Engines of DeepSpeed for deepspeed_client.py and deepspeed_installed.py: their configurations,
+training, and what they hold. GPUs and NCCL if there are any, otherwise the CPU and gloo."""
 
 from __future__ import annotations
 

@@ -82,6 +82,24 @@ def test_bits_are_those_of_an_engine(strided, monkeypatch):
     assert not wrapper.opt.is_bound() and "keeps fp32 weights itself" in wrapper.opt.explain()
 
 
+def test_updates_can_be_made_after_the_step():
+    """As hocket.deepspeed.install has them made: with the options that step() has seen."""
+    first, second = Wrapper(), Wrapper()
+    later = []
+    second.opt._later = later.append
+    for number in range(2):
+        first.step(number)
+        before = [part.detach().clone() for part in second.parts]
+        second.step(number)
+        assert all(map(torch.equal, second.parts, before))
+        second.opt.param_groups[0]["lr"] = 1.0
+        for update in later:
+            update()
+        second.opt.param_groups[0]["lr"] = 1e-2
+        later.clear()
+        assert same(second.state(), first.state())
+
+
 def test_writes_without_a_trace_count():
     """The framework loads weights through .data, and writes the tensors in opt.state."""
     wrapper = Wrapper()
