@@ -76,6 +76,11 @@ hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_si
  * first operation, or when the first forward has ended. */
 hk_status hk_forecast_least_memory(const hk_plan *plan, hk_bytes *gpu, hk_bytes *host,
                                    hk_error *err);
+/* Memory of one GPU that is in use at the begin of some forward or backward of the first iteration,
+ * at the least: what precedes it has ended, what follows it has not begun, and anything else uses
+ * as little as it can at any time. At least `gpu` of hk_forecast_least_memory. Holds for the plan's
+ * own flush only (sim/flush.h). */
+hk_status hk_forecast_least_peak(const hk_plan *plan, hk_bytes *peak, hk_error *err);
 /* Bytes of the node's memory that lack then; more may lack later. */
 hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *machine, hk_bytes *missing,
                               hk_error *err);

@@ -21,13 +21,6 @@
 #define TEAMS       4  /* tried values of hk_spec.threads in round 5 */
 #define MOST_STRIDE 6
 
-static hk_status forecast_of(const hk_overlap_trials *s, hk_spec spec, hk_forecast *f,
-                             hk_error *err) {
-  hk_plan plan;
-  HK_TRY(hk_trials_plan(s, spec, &plan, err));
-  return hk_forecast_make(&plan, s->machine, NULL, f, err);
-}
-
 static hk_status closed_form_of(const hk_overlap_trials *s, hk_spec spec, hk_ns *period,
                                 hk_error *err) {
   hk_plan plan;
@@ -163,11 +156,11 @@ static hk_status refine(hk_overlap_trials *s, hk_error *err) {
 static hk_status find_free(const hk_overlap_trials *s, hk_bytes *left, hk_error *err) {
   const hk_bytes capacity = (hk_bytes)hk_gpu_capacity(s->machine);
   const hk_bytes most = (hk_bytes)((1 - HK_OVERLAP_RESERVE) * (double)capacity);
-  hk_bytes gpu = 0, host;
+  hk_bytes gpu = 0;
   hk_plan plan;
   hk_preview preview = {0};
   HK_TRY(hk_trials_plan(s, (hk_spec){.deepest = (int)s->start->n_subgroups - 1}, &plan, err));
-  hk_status status = hk_forecast_least_memory(&plan, &gpu, &host, err);
+  hk_status status = hk_forecast_least_peak(&plan, &gpu, err);
   if (status == HK_OK && gpu < most) /* else the peak is higher, too */
     status = hk_preview_of(&plan, s->machine, &preview, err);
   *left = hk_max(0, most - hk_max(gpu, preview.peak));
@@ -191,7 +184,7 @@ static hk_status find_limit(hk_overlap_trials *s, const hk_plan_settings *settin
   return HK_OK;
 }
 
-static hk_status search(hk_overlap_trials *s, const hk_plan_settings *settings,
+static hk_status search(hk_overlap_trials *s, const hk_plan_settings *settings, bool brief,
                         hk_overlap_search_result *result, hk_error *err) {
   int start = 0;
   HK_TRY(find_limit(s, settings, result, err));
@@ -206,12 +199,14 @@ static hk_status search(hk_overlap_trials *s, const hk_plan_settings *settings,
   HK_TRY(hk_trials_best(s, HK_KIND_ANY, &best, err));
   hk_spec spec = {.resident = start, .deepest = (int)s->start->n_subgroups - 1};
   if (best != NULL) spec = best->spec;
-  HK_TRY(forecast_of(s, spec, &result->best, err));
-  result->gpu_state = hk_plan_gpu_state(&result->best.plan);
+  HK_TRY(hk_trials_plan(s, spec, &result->unfit, err));
+  result->gpu_state = hk_plan_gpu_state(&result->unfit);
   result->gpu_limit = s->gpu_limit;
   result->simulations = s->n + 1; /* with that of the limit */
-  return hk_overlap_closed_form(&result->best.plan, s->machine, s->times, &result->closed_form_ns,
-                                err);
+  HK_TRY(
+      hk_overlap_closed_form(&result->unfit, s->machine, s->times, &result->closed_form_ns, err));
+  if (best == NULL && brief) return HK_OK;
+  return hk_forecast_make(&result->unfit, s->machine, NULL, &result->best, err);
 }
 
 /* Iteration time of the same routes without an overlap. */
@@ -247,11 +242,14 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
     s->start = &start;
     s->times = times;
     s->clip_share = settings->clip == HK_CLIP_NORM ? settings->clip_share : 0;
-    status = search(s, settings, result, err);
+    status = search(s, settings, brief, result, err);
   }
   if (status == HK_OK && !brief)
     status = without_overlap(&result->best.plan, machine, &result->none_ns, err);
-  if (status != HK_OK) hk_forecast_free(&result->best);
+  if (status != HK_OK) {
+    hk_forecast_free(&result->best);
+    hk_plan_free(&result->unfit);
+  }
   for (int i = 0; s != NULL && i < s->n; i++) hk_plan_free(&s->trials[i].plan);
   if (s != NULL) hk_turn_close(&s->turn);
   free(s);

@@ -11,7 +11,8 @@
 
 typedef struct {
   size_t plan;
-  hk_bytes missing; /* hk_forecast_missing of the way of summing that lacks least */
+  bool closely, done;
+  hk_bytes missing; /* what the way of summing lacks that lacks least */
   hk_ns bound;      /* of the update; with an overlap hk_turn_least; of any way of summing */
 } place;
 
@@ -19,7 +20,7 @@ typedef struct {
   hk_plan *plans;
   size_t n, all;
   const size_t *origin;
-  bool may_wait;
+  const hk_plan_settings *settings;
   const hk_machine *machine;
   int (*compare)(const void *, const void *);
   hk_error *err;
@@ -46,16 +47,39 @@ static hk_status bound_of(const pruning *p, const hk_plan *plan, hk_ns *bound) {
   return HK_OK;
 }
 
-static hk_status place_of(const pruning *p, size_t i, place *at) {
-  *at = (place){.plan = i, .missing = INT64_MAX};
-  HK_TRY(bound_of(p, &p->plans[i], &at->bound));
-  for (size_t j = i; j < p->all; j++) {
+/* State on a GPU above what is allowed. */
+static hk_bytes over_limit(const hk_plan_settings *settings, const hk_plan *plan) {
+  const hk_bytes *most = settings->gpu_state;
+  return hk_plan_keeps_within(plan, most) ? 0 : hk_plan_gpu_state(plan) - *most;
+}
+
+hk_status hk_prune_lacks(const hk_plan *plan, const hk_plan_settings *settings, bool closely,
+                         const hk_machine *machine, hk_bytes *lacks, hk_error *err) {
+  hk_bytes gpu, host;
+  HK_TRY(hk_forecast_least_memory(plan, &gpu, &host, err));
+  host -= (hk_bytes)hk_host_capacity(machine);
+  const hk_bytes capacity = (hk_bytes)hk_gpu_capacity(machine);
+  if (closely && (host > 0 || gpu > capacity)) HK_TRY(hk_forecast_least_peak(plan, &gpu, err));
+  const hk_bytes most = hk_max(gpu - capacity, over_limit(settings, plan));
+  *lacks = hk_max(0, host) + hk_max(0, most) * hk_job_ranks(&plan->job);
+  return HK_OK;
+}
+
+static hk_status find_missing(const pruning *p, place *at) {
+  at->missing = INT64_MAX;
+  for (size_t j = at->plan; j < p->all; j++) {
     hk_bytes missing;
-    if (!is_way(p, j, i)) continue;
-    HK_TRY(hk_forecast_missing(&p->plans[j], p->machine, &missing, p->err));
+    if (!is_way(p, j, at->plan)) continue;
+    HK_TRY(hk_prune_lacks(&p->plans[j], p->settings, at->closely, p->machine, &missing, p->err));
     at->missing = hk_min(at->missing, missing);
   }
   return HK_OK;
+}
+
+static hk_status place_of(const pruning *p, size_t i, place *at) {
+  *at = (place){.plan = i};
+  HK_TRY(find_missing(p, at));
+  return at->missing > 0 ? HK_OK : bound_of(p, &p->plans[i], &at->bound);
 }
 
 /* Whether a plan with an overlap fits and takes longer than the fastest. If it does not fit,
@@ -95,7 +119,7 @@ static hk_status make(const pruning *p, size_t i, hk_forecast *made) {
   if (status == HK_OK && n > 0) {
     hk_accumulation_keep_best(ways, 1, n, first, p->compare);
     n = 1;
-    status = hk_flush_fit(&ways[0], p->may_wait, p->machine, p->err);
+    status = hk_flush_fit(&ways[0], p->settings->flush == NULL, p->machine, p->err);
   }
   *made = ways[0];
   for (size_t w = status == HK_OK; w < n; w++) hk_forecast_free(&ways[w]);
@@ -112,24 +136,51 @@ static bool is_worse(const pruning *p, const place *at) {
 /* Compares others with a forecast. */
 static void note(pruning *p, const hk_forecast *f) {
   hk_ns *before = &p->training[f->plan.runtime];
-  const hk_bytes missing = hk_forecast_lacks(f);
+  const hk_bytes over = over_limit(p->settings, &f->plan);
+  const hk_bytes missing = f->host_short + hk_max(f->gpu_short, over) * hk_job_ranks(&f->plan.job);
   if (*before < 0 && f->plan.overlap == HK_OVERLAP_NONE)
     *before = hk_bound_training(&f->graph, p->machine);
-  if (f->feasible)
+  if (f->feasible && over == 0)
     p->fastest = hk_min(p->fastest, f->iteration_ns);
   else
     p->least_missing = hk_min(p->least_missing, missing);
 }
 
-hk_status hk_prune(hk_plan *plans, size_t n, size_t all, const size_t *origin, bool may_wait,
-                   const hk_forecast *known, const hk_machine *machine,
-                   int (*compare)(const void *, const void *), hk_forecast *forecasts,
-                   size_t *n_made, hk_error *err) {
+/* The first by by_bound of those that are left; NULL: none. */
+static place *next_of(place *places, size_t n) {
+  place *first = NULL;
+  for (size_t i = 0; i < n; i++)
+    if (!places[i].done && (first == NULL || by_bound(&places[i], first) < 0)) first = &places[i];
+  return first;
+}
+
+/* Makes the forecast of a place, unless it is proven to be worse than another one, or may be by a
+ * closer look. */
+static hk_status visit(pruning *p, place *at, hk_forecast *forecasts, size_t *n_made) {
+  at->done = true;
+  if (is_worse(p, at)) return HK_OK;
+  if (at->missing > 0 && !at->closely) {
+    at->closely = true;
+    at->done = false;
+    return find_missing(p, at);
+  }
+  hk_forecast *f = &forecasts[*n_made];
+  HK_TRY(make(p, at->plan, f));
+  if (f->plan.subgroups == NULL) return HK_OK;
+  ++*n_made;
+  note(p, f);
+  return HK_OK;
+}
+
+hk_status hk_prune(hk_plan *plans, size_t n, size_t all, const size_t *origin,
+                   const hk_plan_settings *settings, const hk_forecast *known,
+                   const hk_machine *machine, int (*compare)(const void *, const void *),
+                   hk_forecast *forecasts, size_t *n_made, hk_error *err) {
   pruning p = {.plans = plans,
                .n = n,
                .all = all,
                .origin = origin,
-               .may_wait = may_wait,
+               .settings = settings,
                .machine = machine,
                .compare = compare,
                .err = err,
@@ -138,22 +189,15 @@ hk_status hk_prune(hk_plan *plans, size_t n, size_t all, const size_t *origin, b
                .least_missing = INT64_MAX};
   hk_status status = HK_OK;
   *n_made = 0;
-  place *order = malloc((n + 1) * sizeof *order);
-  if (order == NULL) return hk_fail_memory(err, n * sizeof *order, "a ranking");
+  place *places = malloc((n + 1) * sizeof *places);
+  if (places == NULL) return hk_fail_memory(err, n * sizeof *places, "a ranking");
   if (known != NULL) note(&p, known);
   if (n > 0 && plans[0].overlap != HK_OVERLAP_NONE)
     status = hk_turn_open(&plans[0], machine, &p.turn, err);
-  for (size_t i = 0; i < n && status == HK_OK; i++) status = place_of(&p, i, &order[i]);
-  if (status == HK_OK) qsort(order, n, sizeof *order, by_bound);
-  for (size_t i = 0; i < n && status == HK_OK; i++) {
-    if (is_worse(&p, &order[i])) continue;
-    hk_forecast *f = &forecasts[*n_made];
-    status = make(&p, order[i].plan, f);
-    if (status != HK_OK || f->plan.subgroups == NULL) continue;
-    ++*n_made;
-    note(&p, f);
-  }
+  for (size_t i = 0; i < n && status == HK_OK; i++) status = place_of(&p, i, &places[i]);
+  for (place *at; status == HK_OK && (at = next_of(places, n)) != NULL;)
+    status = visit(&p, at, forecasts, n_made);
   hk_turn_close(&p.turn);
-  free(order);
+  free(places);
   return status;
 }

@@ -193,7 +193,7 @@ static hk_status forecast_best(hk_plan *plans, size_t n, const size_t *origin,
 /* Whether plans that are proven slower than the best are left out. */
 static bool prunes(const hk_plan_settings *settings, const hk_ranking_options *options) {
   const bool clips = settings->overlap != HK_OVERLAP_NONE && settings->clip_share > 0;
-  return options->best_only && options->quick && !clips && settings->gpu_state == NULL;
+  return options->best_only && options->quick && !clips;
 }
 
 /* -- the best overlap --------------------------------------------------------------------- */
@@ -224,6 +224,22 @@ static void add_searched(hk_ranking *ranking, const hk_overlap_search_result *fo
   else
     ranking->n++;
   ranking->forecasts[i] = found->best;
+}
+
+/* Nothing fits of what hk_overlap_search compared. Adds its plan if it may be the nearest of all.
+ */
+static hk_status add_unfit(hk_ranking *ranking, const hk_plan_settings *settings,
+                           const hk_machine *machine, hk_overlap_search_result *searched,
+                           hk_error *err) {
+  hk_bytes least = INT64_MAX, lacks = 0; /* of what is ranked: 0 if something fits */
+  if (searched->unfit.subgroups == NULL) return HK_OK;
+  for (size_t i = 0; i < ranking->n; i++)
+    least = hk_min(least, hk_forecast_lacks(&ranking->forecasts[i]));
+  HK_TRY(hk_prune_lacks(&searched->unfit, settings, true, machine, &lacks, err));
+  if (lacks > least || least == 0) return HK_OK;
+  HK_TRY(hk_forecast_make(&searched->unfit, machine, NULL, &searched->best, err));
+  add_searched(ranking, searched);
+  return HK_OK;
 }
 
 /* Marks plans that keep more state on a GPU than the user allows as not fitting. */
@@ -371,15 +387,19 @@ static hk_status rank_candidates(const question *q, const hk_candidates *candida
   const size_t n = drop_twins(plans, listed);
   hk_status status = hk_accumulation_candidates(plans, n, settings, origin, &ranking->n, err);
   if (status == HK_OK && prunes(settings, q->options))
-    status = hk_prune(plans, n, ranking->n, origin, settings->flush == NULL,
-                      found ? &searched->best : NULL, q->machine, compare, ranking->forecasts,
-                      &ranking->n, err);
+    status = hk_prune(plans, n, ranking->n, origin, settings, found ? &searched->best : NULL,
+                      q->machine, compare, ranking->forecasts, &ranking->n, err);
   else if (status == HK_OK)
     status = forecast_best(plans, n, origin, settings, q->machine, ranking, err);
   if (status == HK_OK && found)
     add_searched(ranking, searched);
   else
     hk_forecast_free(&searched->best);
+  if (status == HK_OK) {
+    apply_limit(ranking, settings);
+    status = add_unfit(ranking, settings, q->machine, searched, err);
+  }
+  hk_plan_free(&searched->unfit);
   HK_TRY(status);
   apply_limit(ranking, settings);
   sort(ranking);

@@ -81,6 +81,22 @@ static hk_status try_step(const problem *p, const family *f, int step, bool any,
   return status;
 }
 
+/* Whether memory that the plan at a step needs with any flush lacks, or it keeps more state on a
+ * GPU than allowed. Sets t->lacks_host. */
+static hk_status is_too_large(const problem *p, const family *f, int step, trial *t, bool *yes,
+                              hk_error *err) {
+  hk_plan plan;
+  hk_bytes gpu, host;
+  HK_TRY(plan_at(p, f, step / (double)f->steps, &plan, err));
+  const hk_status status = hk_forecast_least_memory(&plan, &gpu, &host, err);
+  const bool allowed = hk_plan_keeps_within(&plan, p->settings->gpu_state);
+  hk_plan_free(&plan);
+  HK_TRY(status);
+  t->lacks_host = host > (hk_bytes)hk_host_capacity(p->machine);
+  *yes = t->lacks_host || !allowed || gpu > (hk_bytes)hk_gpu_capacity(p->machine);
+  return HK_OK;
+}
+
 static void keep(family *f, int step, hk_forecast *forecast) {
   hk_forecast_free(&f->kept);
   f->kept = *forecast;
@@ -139,7 +155,9 @@ static hk_status fill(const problem *p, family *f, hk_error *err) {
   HK_TRY(most_on_host(p, f, &most, err));
   /* What an iteration takes beside that may need a few subgroups less. */
   for (int down = 1; most >= 0 && t.lacks_host && !t.fits; down *= 2) {
-    HK_TRY(try_and_keep(p, f, most, true, &t, err));
+    bool known = false;
+    HK_TRY(is_too_large(p, f, most, &t, &known, err));
+    if (!known) HK_TRY(try_and_keep(p, f, most, true, &t, err));
     if (t.lacks_host) most -= down;
   }
   if (!t.fits) return HK_OK;

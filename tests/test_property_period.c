@@ -268,7 +268,11 @@ static hk_preview preview_of(const hk_plan *plan, const hk_machine *m) {
 /* The preview is what the forecast says, also where memory suffices just so, and where it lacks a
  * byte. */
 static void check_preview(const hk_forecast *f, hk_machine m) {
+  hk_error err = {0};
+  hk_bytes least;
   hk_preview p = preview_of(&f->plan, &m);
+  must(hk_forecast_least_peak(&f->plan, &least, &err), &err);
+  assert_true(least <= p.peak);
   assert_true(p.feasible && p.iteration_ns == f->iteration_ns);
   assert_int_equal(p.peak, f->result.memory.peak);
   m.gpu_memory.value = m.gpu_reserved.value + (double)p.peak;

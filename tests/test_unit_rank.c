@@ -6,6 +6,7 @@
 
 #include "core/machine/machine_set.h"
 #include "sim/preview.h"
+#include "sim/prune.h"
 #include "sim/rank.h"
 #include "sim/turn.h"
 #include "tests/random.h"
@@ -170,14 +171,19 @@ static void check_bounds(const hk_ranking *r, const hk_machine *machine) {
   }
 }
 
-/* Memory that lacks from the beginning also lacks at the peak. */
-static void check_missing(const hk_ranking *r, const hk_machine *machine) {
+/* Memory that lacks from the beginning also lacks at the peak, and state above the limit. */
+static void check_missing(const hk_ranking *r, const hk_plan_settings *settings,
+                          const hk_machine *machine) {
   for (size_t i = 0; i < r->n; i++) {
     const hk_forecast *f = &r->forecasts[i];
     hk_error err = {0};
-    hk_bytes missing;
+    hk_bytes gpu, host, peak, missing, lacks;
     must(hk_forecast_missing(&f->plan, machine, &missing, &err), &err);
-    assert_true(missing <= f->host_short + f->gpu_short * f->plan.job.gpus);
+    must(hk_forecast_least_memory(&f->plan, &gpu, &host, &err), &err);
+    must(hk_forecast_least_peak(&f->plan, &peak, &err), &err);
+    assert_true(gpu <= peak && peak <= f->result.memory.peak);
+    must(hk_prune_lacks(&f->plan, settings, true, machine, &lacks, &err), &err);
+    assert_true(missing <= lacks && lacks <= hk_forecast_lacks(f));
   }
 }
 
@@ -194,7 +200,7 @@ static size_t check_best(const hk_model *model, const hk_machine *machine, const
   must(hk_rank(model, machine, job, settings, &options, &best, &err), &err);
   const hk_forecast *f = &all.forecasts[0], *g = &best.forecasts[0];
   check_bounds(&all, machine);
-  check_missing(&all, machine);
+  check_missing(&all, settings, machine);
   assert_string_equal(hk_forecast_title(f, a, sizeof a), hk_forecast_title(g, b, sizeof b));
   assert_true(f->plan.runtime == g->plan.runtime && f->feasible == g->feasible);
   assert_true(f->iteration_ns == g->iteration_ns && f->update_ns == g->update_ns);
@@ -207,10 +213,11 @@ static size_t check_best(const hk_model *model, const hk_machine *machine, const
   return left_out;
 }
 
-/* Random nodes, where memory may be scarce on each side; several micro-steps, ranks. */
+/* Random nodes, where memory may be scarce on each side, also so that nothing fits, and state on
+ * GPUs limited; several micro-steps, ranks. */
 static void what_is_proven_worse_is_left_out(void **state) {
   (void)state;
-  const int n = is_full_release() ? 500 : 30;
+  const int n = is_full_release() ? 500 : 60;
   hk_model model = tiny_model(2);
   const double state_bytes = 12 * (double)model.parameters;
   random_stream r = {.state = 5};
@@ -222,8 +229,11 @@ static void what_is_proven_worse_is_left_out(void **state) {
     m.gpu_launch.value = m.h2d_latency.value = m.d2h_latency.value = pick(&r, 0, 3000);
     m.cpu_beside_h2d.value = scale(&r, 0.2, 1);
     m.cores.value = pick(&r, 4, 16) * m.gpus.value;
-    m.host_memory.value = m.host_reserved.value + state_bytes * scale(&r, 0.2, 8);
-    m.gpu_memory.value = m.gpu_reserved.value + state_bytes * scale(&r, 0.3, 1.5);
+    const double host = state_bytes * (pick(&r, 0, 2) ? 1 : 0.2);
+    const double gpu = state_bytes * (pick(&r, 0, 2) ? 1 : 0.02);
+    m.host_memory.value = m.host_reserved.value + host * scale(&r, 0.2, 8);
+    m.gpu_memory.value = m.gpu_reserved.value + gpu * scale(&r, 0.3, 1.5);
+    const hk_bytes most = (hk_bytes)(state_bytes / m.gpus.value * scale(&r, 0.01, 1));
     const hk_job job = {.gpus = (int)m.gpus.value,
                         .nodes = 1,
                         .tp = 1,
@@ -232,7 +242,8 @@ static void what_is_proven_worse_is_left_out(void **state) {
                         .seq = 1 << pick(&r, 0, 6),
                         .checkpoint_activations = true};
     const hk_plan_settings settings = {.subgroup_numel = model.parameters / 40 + 1,
-                                       .overlap = (hk_overlap)(i % HK_OVERLAP_COUNT)};
+                                       .overlap = (hk_overlap)(i % HK_OVERLAP_COUNT),
+                                       .gpu_state = pick(&r, 0, 2) ? NULL : &most};
     left_out += check_best(&model, &m, &job, &settings);
   }
   print_message("%.1f plans of a ranking left out\n", (double)left_out / n);
