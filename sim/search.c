@@ -2,11 +2,13 @@
 /* The search of search.h. */
 #include "sim/search.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/base/splitmix.h"
 #include "core/graph/bytes.h"
+#include "sim/ahead.h"
 #include "sim/overlap.h"
 
 #define BATCH        4
@@ -14,21 +16,32 @@
 #define MOST_SPREAD  6
 #define STALE        3000 /* rounds without a gain, after which it ends */
 #define ENOUGH       1e-4 /* gap at which it ends */
+#define LARGE        1000 /* operations */
+#define TURNED       5e-4 /* gain with which a knob is turned on */
+#define MATTERS      5e-4 /* gain for which it goes on beyond its patience */
 
 /* Plans are compared by `cost`. */
 typedef struct {
-  hk_ns cost; /* INT64_MAX: does not fit */
-  hk_ns mean; /* of steps that are clipped and steps that are not; as simulated */
+  hk_ns cost;        /* INT64_MAX: does not fit */
+  hk_ns mean;        /* of steps that are clipped and steps that are not; as simulated */
+  double operations; /* simulated for it */
 } judgement;
+
+/* What the first rounds change, one after the other. */
+typedef enum { FORM, RESIDENT, STAGED, AHEAD, BUFFERS, PIECE, KNOBS } knob;
 
 /* The state of a search. */
 typedef struct {
   const hk_machine *machine;
   const hk_search_options *options;
   const hk_plan *start;
+  bool large;                    /* simulations take longer than waking threads */
   hk_bytes most_kept, most_peak; /* of GPU memory */
+  double operations, gained_at;  /* so far; at the last gain of MATTERS */
   hk_plan current;
-  judgement best; /* of `current` */
+  judgement best;      /* of `current` */
+  knob at;             /* KNOBS: changes are random */
+  double steps[KNOBS]; /* by how much a knob is turned next */
 } hill;
 
 static size_t pick(uint64_t *state, size_t n) {
@@ -63,14 +76,16 @@ static void change_order(hk_plan *plan, uint64_t *r) {
   plan->order[to] = moved;
 }
 
-static void change_staging(hk_plan *plan, const hk_plan *start, uint64_t *r) {
-  if (pick(r, 2)) {
-    plan->buffers = 1 + (int)pick(r, 6);
-    return;
-  }
-  const double piece = (double)plan->piece_numel * between(r, 0.7, 1.4);
+static void set_piece(hk_plan *plan, const hk_plan *start, double piece) {
   const double most = 4 * (double)start->piece_numel, least = (double)start->piece_numel / 2;
   plan->piece_numel = (int64_t)(piece < least ? least : piece > most ? most : piece);
+}
+
+static void change_staging(hk_plan *plan, const hk_plan *start, uint64_t *r) {
+  if (pick(r, 2))
+    plan->buffers = 1 + (int)pick(r, 6);
+  else
+    set_piece(plan, start, (double)plan->piece_numel * between(r, 0.7, 1.4));
 }
 
 static void change_alone(hk_plan *plan, const hk_plan *start, uint64_t *r) {
@@ -122,16 +137,162 @@ static void change_overlapped(hk_plan *plan, const hk_plan *start, uint64_t *r) 
   }
 }
 
-/* The plan with a few changes; the first of the first round has its resident state in front. */
-static hk_status changed(const hill *h, uint64_t state, bool front, hk_plan *plan, hk_error *err) {
+/* -- Knobs ------------------------------------------------------------------------------------ */
+
+/* Steps in which knobs are turned. FORM: rounds that are left. BUFFERS, PIECE: a number. Others:
+ * shares of all subgroups. */
+static const struct {
+  double first, least;
+} knob_steps[KNOBS] = {[FORM] = {2, 1},        [RESIDENT] = {0.06, 0.006}, [STAGED] = {0.06, 0.006},
+                       [AHEAD] = {0.12, 0.01}, [BUFFERS] = {2, 1},         [PIECE] = {2, 1}};
+
+static const hk_plan_subgroup RESIDENT_ONE = {.route = HK_ROUTE_RESIDENT};
+
+/* The places of `from` with its resident subgroups in front, or evenly among the others. */
+static void arrange(const hk_plan *from, bool evenly, hk_plan *plan) {
+  const size_t n = from->n_subgroups, resident = hk_plan_count(from, HK_ROUTE_RESIDENT);
+  size_t next = 0;
+  for (size_t i = 0; i < n; i++) {
+    const bool keeps = evenly ? (i + 1) * resident / n > i * resident / n : i < resident;
+    while (!keeps && from->subgroups[next].route == HK_ROUTE_RESIDENT) next++;
+    place(&plan->subgroups[i], keeps ? RESIDENT_ONE : from->subgroups[next++]);
+  }
+}
+
+/* Updates resident subgroups last. */
+static void host_first(hk_plan *plan) {
+  size_t n = 0;
+  for (int last = 0; last < 2; last++)
+    for (size_t i = 0; i < plan->n_subgroups; i++)
+      if ((plan->subgroups[i].route == HK_ROUTE_RESIDENT) == (last == 1))
+        plan->order[n++] = (int32_t)i;
+}
+
+/* `more` staged subgroups, or fewer, evenly among those on the host. */
+static void stage_more(hk_plan *plan, int64_t more) {
+  const int64_t before = (int64_t)hk_plan_count(plan, HK_ROUTE_STAGED),
+                n = before + (int64_t)hk_plan_count(plan, HK_ROUTE_CPU),
+                staged = hk_max(0, hk_min(n, before + more));
+  hk_plan_subgroup cpu = {.route = HK_ROUTE_CPU}; /* as the last one before */
+  int64_t k = 0;
+  for (size_t i = 0; i < plan->n_subgroups; i++) {
+    hk_plan_subgroup *subgroup = &plan->subgroups[i];
+    if (subgroup->route == HK_ROUTE_CPU) cpu = *subgroup;
+    if (subgroup->route != HK_ROUTE_CPU && subgroup->route != HK_ROUTE_STAGED) continue;
+    const bool to_gpu = (k + 1) * staged / n > k * staged / n;
+    place(subgroup, to_gpu ? (hk_plan_subgroup){.route = HK_ROUTE_STAGED} : cpu);
+    k++;
+  }
+}
+
+/* Gives `n` more subgroups a place, from the first or the last one on; or, if `n` is negative, the
+ * CPU gets subgroups of that place, from the other side. */
+static void place_more(hk_plan *plan, int64_t n, hk_plan_subgroup as, bool first) {
+  const size_t all = plan->n_subgroups;
+  const bool more = n > 0;
+  for (size_t i = 0; i < all && n != 0; i++) {
+    hk_plan_subgroup *subgroup = &plan->subgroups[more == first ? i : all - 1 - i];
+    const bool has = subgroup->route == as.route && subgroup->ahead == as.ahead;
+    if (has == more || (as.ahead && subgroup->route != HK_ROUTE_CPU)) continue;
+    place(subgroup, more ? as : (hk_plan_subgroup){.route = HK_ROUTE_CPU});
+    n += more ? -1 : 1;
+  }
+}
+
+/* Four other forms of the plan. Evenly: resident subgroups need no copies, so that these and the
+ * CPU are busy all the time. Host first, and the last subgroup on the CPU: copies and kernels of
+ * few subgroups are hidden behind the GPU's updates of the others. */
+static hk_status form(const hill *h, int i, hk_plan *plan, hk_error *err) {
+  const bool alone = plan->overlap == HK_OVERLAP_NONE;
+  hk_plan_subgroup *last = &plan->subgroups[plan->n_subgroups - 1];
+  if (i == 0) arrange(&h->current, false, plan);
+  if (i == 1) arrange(&h->current, true, plan);
+  if (i == 2) place(last, (hk_plan_subgroup){.route = HK_ROUTE_CPU});
+  if (i < 3) return HK_OK;
+  if (!alone) return hk_plan_run_ahead(plan, h->machine, err);
+  host_first(plan);
+  place_more(plan, 1, RESIDENT_ONE, true);
+  return HK_OK;
+}
+
+/* `more` pieces of the largest subgroup, or fewer, all of the same size. */
+static void cut_more(hk_plan *plan, const hk_plan *start, int64_t more) {
+  int64_t largest = 1;
+  for (size_t i = 0; i < plan->n_subgroups; i++)
+    largest = hk_max(largest, plan->subgroups[i].numel);
+  const int64_t n = hk_max(1, (largest - 1) / plan->piece_numel + 1 + more);
+  const int64_t piece = (largest - 1) / n + 1;
+  set_piece(plan, start, (double)piece);
+}
+
+/* The i-th plan of a round in which a knob is turned. */
+static hk_status turn(const hill *h, int i, hk_plan *plan, hk_error *err) {
+  static const double turns[BATCH] = {-1, -0.5, 0.5, 1};
+  const double by = turns[i] * h->steps[h->at], share = by * (double)plan->n_subgroups;
+  const int64_t n = (int64_t)(by < 0 ? floor(share) : ceil(share));
+  const hk_plan_subgroup ahead = {.route = HK_ROUTE_CPU, .ahead = true};
+  switch (h->at) {
+    case FORM:
+      return form(h, i, plan, err);
+    case RESIDENT:
+      place_more(plan, n, RESIDENT_ONE, true);
+      break;
+    case STAGED:
+      stage_more(plan, n);
+      break;
+    case AHEAD:
+      place_more(plan, n, ahead, false);
+      break;
+    case BUFFERS:
+      plan->buffers = (int)hk_max(1, hk_min(8, plan->buffers + (int)by));
+      break;
+    case PIECE:
+      cut_more(plan, h->start, (int64_t)by);
+      break;
+    case KNOBS:
+      break;
+  }
+  return HK_OK;
+}
+
+/* Whether a knob changes nothing. */
+static bool is_idle(const hk_plan *plan, knob k) {
+  const bool stages = hk_plan_count(plan, HK_ROUTE_STAGED) > 0;
+  if (k == AHEAD) return plan->overlap != HK_OVERLAP_BOTH;
+  if (k == STAGED || k == PIECE) return !stages && hk_plan_count(plan, HK_ROUTE_CPU) == 0;
+  return k == BUFFERS && !stages;
+}
+
+/* After a round: goes on with the same knob if it gained, else by less, and with the next. */
+static void next_knob(hill *h, bool gained) {
+  if (h->at == FORM)
+    h->steps[FORM]--;
+  else if (!gained)
+    h->steps[h->at] /= 2;
+  if ((gained || h->at == FORM) && h->steps[h->at] >= knob_steps[h->at].least) return;
+  for (int i = 1; i <= (int)KNOBS; i++) {
+    const knob k = (knob)(((int)h->at + i) % (int)KNOBS);
+    if (h->steps[k] < knob_steps[k].least || is_idle(&h->current, k)) continue;
+    h->at = k;
+    return;
+  }
+  h->at = KNOBS;
+}
+
+/* -- One change ------------------------------------------------------------------------------- */
+
+/* The i-th plan of a round: a knob turned, or a few changes at random. */
+static hk_status changed(const hill *h, int64_t round, int i, hk_plan *plan, hk_error *err) {
+  uint64_t state = h->options->seed ^ (uint64_t)(round * BATCH + i + 1) * 0xd1342543de82ef95u;
+  state = hk_splitmix_next(&state);
   HK_TRY(hk_plan_copy(&h->current, plan, err));
-  for (size_t n = front ? 0 : 1 + pick(&state, MOST_CHANGES); n > 0; n--) {
+  if (h->at < KNOBS) HK_TRY(turn(h, i, plan, err));
+  for (size_t n = h->at < KNOBS ? 0 : 1 + pick(&state, MOST_CHANGES); n > 0; n--) {
     if (plan->overlap == HK_OVERLAP_NONE)
       change_alone(plan, h->start, &state);
     else
       change_overlapped(plan, h->start, &state);
   }
-  if (front) hk_policy_front(plan);
   const size_t resident = hk_plan_count(plan, HK_ROUTE_RESIDENT);
   plan->ratio = 1 - (double)resident / (double)plan->n_subgroups;
   return HK_OK;
@@ -145,9 +306,15 @@ static hk_bytes kept(const hk_plan *plan) {
 }
 
 static hk_status judge(const hill *h, const hk_forecast *f, judgement *is, hk_error *err) {
-  *is = (judgement){f->iteration_ns, f->iteration_ns};
+  is->cost = is->mean = f->iteration_ns;
   if (f->plan.overlap == HK_OVERLAP_NONE) return HK_OK;
   return hk_overlap_judge(f, h->options->clip_share, h->machine, &is->cost, &is->mean, err);
+}
+
+/* Operations of all simulations of a forecast: with an overlap of 4 iterations, then of 8, ... */
+static double simulated(const hk_graph *g) {
+  const double n = (double)hk_max(1, g->iterations), first = 4;
+  return (double)g->n_ops * (n <= first ? 1 : (2 * n - first) / n);
 }
 
 /* Simulates a plan. One that no engine takes (Muon on the CPU), outside the limits
@@ -155,9 +322,10 @@ static hk_status judge(const hill *h, const hk_forecast *f, judgement *is, hk_er
 static hk_status simulate(const hill *h, hk_plan *plan, judgement *is, hk_error *err) {
   hk_forecast f;
   hk_error refusal;
-  *is = (judgement){INT64_MAX, INT64_MAX};
+  *is = (judgement){INT64_MAX, INT64_MAX, 0};
   if (hk_plan_check(plan, &refusal) != HK_OK || kept(plan) > h->most_kept) return HK_OK;
   HK_TRY(hk_forecast_make(plan, h->machine, NULL, &f, err));
+  is->operations = simulated(&f.graph);
   const bool steady = f.unsteady_ns <= f.iteration_ns / HK_STEADY;
   const bool fits = f.feasible && steady && f.result.memory.peak <= h->most_peak;
   const hk_status status = fits ? judge(h, &f, is, err) : HK_OK;
@@ -173,12 +341,10 @@ static hk_status climb(hill *h, int64_t round, hk_error *err) {
   hk_plan plans[BATCH] = {0};
   judgement judged[BATCH];
   hk_error errors[BATCH] = {0};
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (h->large)
   for (int i = 0; i < BATCH; i++) {
-    uint64_t state = h->options->seed ^ (uint64_t)(round * BATCH + i + 1) * 0xd1342543de82ef95u;
-    judged[i].cost = INT64_MAX;
-    errors[i].status =
-        changed(h, hk_splitmix_next(&state), round == 0 && i == 0, &plans[i], &errors[i]);
+    judged[i] = (judgement){.cost = INT64_MAX};
+    errors[i].status = changed(h, round, i, &plans[i], &errors[i]);
     if (errors[i].status == HK_OK)
       errors[i].status = simulate(h, &plans[i], &judged[i], &errors[i]);
   }
@@ -188,6 +354,7 @@ static hk_status climb(hill *h, int64_t round, hk_error *err) {
     if (errors[i].status != HK_OK && status == HK_OK)
       status = hk_fail(err, errors[i].status, "%s", errors[i].message);
     if (judged[i].cost < judged[best].cost) best = i;
+    h->operations += judged[i].operations;
   }
   if (status == HK_OK && judged[best].cost <= h->best.cost) {
     hk_plan_free(&h->current);
@@ -199,22 +366,39 @@ static hk_status climb(hill *h, int64_t round, hk_error *err) {
   return status;
 }
 
+/* Whether the search ends after a round; `gained`: the last one that gained. */
+static bool is_over(const hill *h, const hk_search_progress *p, int64_t round, int64_t gained) {
+  const hk_search_options *o = h->options;
+  const double most = o->operations > 0 ? o->operations : HUGE_VAL;
+  const double patience = o->patience > 0 ? o->patience : HUGE_VAL;
+  const bool stopped = o->stop != NULL && *o->stop != 0;
+  const bool on_gpu =
+      o->patience > 0 && hk_plan_count(&h->current, HK_ROUTE_RESIDENT) == h->current.n_subgroups;
+  return stopped || p->seconds >= o->seconds || round - gained >= STALE ||
+         p->gap <= fmax(ENOUGH, o->enough) || h->operations >= most ||
+         (h->at == KNOBS && (h->operations - h->gained_at >= patience || on_gpu));
+}
+
 static hk_status climb_all(hill *h, hk_ns bound, hk_search_progress *p, hk_error *err) {
   const hk_ns began = hk_now();
+  hk_ns gained_cost = h->best.cost;
   int64_t gained = 0;
   for (int64_t round = 0; h->options->rounds == 0 || round < h->options->rounds; round++) {
     const hk_ns before = h->best.cost;
     HK_TRY(climb(h, round, err));
     if (h->best.cost < before) gained = round;
+    if ((double)h->best.cost < (1 - MATTERS) * (double)gained_cost) {
+      gained_cost = h->best.cost;
+      h->gained_at = h->operations;
+    }
+    if (h->at < KNOBS) next_knob(h, (double)h->best.cost < (1 - TURNED) * (double)before);
     *p = (hk_search_progress){.evaluated = (round + 1) * BATCH,
                               .seconds = (double)(hk_now() - began) / 1e9,
                               .iteration_ns = h->best.mean,
                               .gap = (double)h->best.mean / (double)hk_max(1, bound) - 1};
     if (h->options->progress != NULL && round % 16 == 0)
       h->options->progress(h->options->context, p);
-    const bool stopped = h->options->stop != NULL && *h->options->stop != 0;
-    if (stopped || p->seconds >= h->options->seconds || round - gained >= STALE || p->gap <= ENOUGH)
-      break;
+    if (is_over(h, p, round, gained)) break;
   }
   return HK_OK;
 }
@@ -236,14 +420,21 @@ hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
   memset(found, 0, sizeof *found);
   memset(end, 0, sizeof *end);
   HK_TRY(hk_certify(start, machine, &certificate, err));
-  hill h = {.machine = machine, .options = options, .start = &start->plan};
+  hill h = {.machine = machine,
+            .options = options,
+            .start = &start->plan,
+            .large = start->graph.n_ops > LARGE};
   set_limits(&h, start);
+  for (int k = 0; k < (int)KNOBS; k++) h.steps[k] = knob_steps[k].first;
   HK_TRY(judge(&h, start, &h.best, err));
   const hk_ns first = h.best.cost;
   HK_TRY(hk_plan_copy(&start->plan, &h.current, err));
   snprintf(h.current.policy, sizeof h.current.policy, "searched");
   h.current.stride = 0;
-  hk_status status = climb_all(&h, certificate.made ? certificate.bound_ns : 0, end, err);
+  const hk_ns bound = certificate.made ? certificate.bound_ns : 0;
+  hk_status status = HK_OK;
+  if (options->enough == 0 || (double)h.best.mean > (1 + options->enough) * (double)bound)
+    status = climb_all(&h, bound, end, err);
   if (status == HK_OK && h.best.cost < first)
     status = hk_forecast_make(&h.current, machine, NULL, found, err);
   hk_plan_free(&h.current);

@@ -3,6 +3,11 @@
  * without an overlap any order; with one, which subgroups run ahead. Plans with an overlap
  * are compared, and reserve memory, as in overlap.h.
  *
+ * The first rounds turn one knob after the other, by less each time that it gains nothing: where
+ * resident subgroups are, how many subgroups are resident, staged, or run ahead, buffers, pieces.
+ * They find most of the gain in some 20 rounds, whatever the seed. Later rounds change plans at
+ * random.
+ *
  * Each round simulates a batch of changed plans in parallel and goes on from the best if it is not
  * slower. Batches depend on the seed and the number of the round alone, so the same seed goes the
  * same way at any number of threads; the time given ends it at a round. */
@@ -21,8 +26,11 @@ typedef struct {
 } hk_search_progress;
 
 typedef struct {
-  double seconds; /* at most, about */
-  int64_t rounds; /* at most; 0: any number */
+  double seconds;    /* at most, about */
+  int64_t rounds;    /* at most; 0: any number */
+  double operations; /* simulated, at most, about; 0: any number */
+  double patience;   /* of these, most after the last gain of 0.05 %; 0: any number */
+  double enough;     /* gap to the certified bound at which it ends, or does not begin; 0: 0.01 % */
   uint64_t seed;
   double clip_share;                                                   /* as in hk_plan_settings */
   const hk_bytes *gpu_state;                                           /* likewise */
