@@ -313,27 +313,37 @@ static hk_status try_no_accumulation(search *s, hk_job job, double tokens, doubl
   return HK_OK;
 }
 
+/* The policy of the fastest plan that has one, and that plan; NULL: none has. */
+static const hk_policy *first_policy(const hk_ranking *ranking, const hk_plan **plan) {
+  const hk_policy *policy = NULL;
+  hk_error problem = {0};
+  for (size_t i = 0; i < ranking->n_fit && policy == NULL; i++) {
+    *plan = &ranking->forecasts[i].plan;
+    if (hk_policy_find((*plan)->policy, &policy, &problem) != HK_OK) policy = NULL;
+  }
+  return policy;
+}
+
 /* The job with overlap `both`: the search of `plan --overlap both` if the budget allows it and the
  * user fixed no setting, else one simulation of the best schedule with the overlap. */
-static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) {
-  const hk_policy *policy = NULL;
+static hk_status try_overlap(search *s, const hk_ranking *first, hk_error *err) {
+  const hk_forecast *best = &first->forecasts[0];
   const hk_runtime hocket = HK_RUNTIME_HOCKET;
   hk_plan_settings settings = *s->settings;
-  hk_error problem = {0};
   hk_ranking ranking;
   const double cost = s->ops_per_step * s->job->grad_accum;
   if (s->settings->overlap != HK_OVERLAP_NONE) return HK_OK;
   if (s->options->only_runtime != NULL && *s->options->only_runtime != hocket) return HK_OK;
-  if (hk_policy_find(best->plan.policy, &policy, &problem) != HK_OK) return HK_OK;
   hk_ranking_options options = *s->options;
   options.only_runtime = &hocket;
   const bool all = OVERLAP_OPS * cost <= s->budget;
   if (!all) {
-    if (best->plan.runtime != hocket) return HK_OK;
+    const hk_plan *like = NULL;
+    const hk_policy *policy = first_policy(first, &like);
+    if (policy == NULL || like->runtime != hocket) return HK_OK;
     options.only_policy = policy;
-    if (policy->takes & HK_TAKES_STRIDE && best->plan.stride > 0)
-      options.fixed.stride = best->plan.stride;
-    if (policy->takes & HK_TAKES_RATIO) options.fixed.ratio = best->plan.ratio;
+    if (policy->takes & HK_TAKES_STRIDE && like->stride > 0) options.fixed.stride = like->stride;
+    if (policy->takes & HK_TAKES_RATIO) options.fixed.ratio = like->ratio;
   }
   settings.overlap = HK_OVERLAP_BOTH;
   HK_TRY(rank_quickly(s, s->model, s->machine, s->job, &settings, options, &ranking, err));
@@ -346,7 +356,8 @@ static hk_status try_overlap(search *s, const hk_forecast *best, hk_error *err) 
   return HK_OK;
 }
 
-static hk_status advise_faster(search *s, const hk_forecast *best, hk_error *err) {
+static hk_status advise_faster(search *s, const hk_ranking *ranking, hk_error *err) {
+  const hk_forecast *best = &ranking->forecasts[0];
   const double now = best->tokens_per_s;
   double tokens = now;
   hk_job job = *s->job;
@@ -354,7 +365,7 @@ static hk_status advise_faster(search *s, const hk_forecast *best, hk_error *err
   HK_TRY(climb(s, &job, &tokens, &last, err));
   if (tokens > WORTH_SAYING * now) suggest(s, &last, now);
   HK_TRY(try_faster_state(s, best, err));
-  HK_TRY(try_overlap(s, best, err));
+  HK_TRY(try_overlap(s, ranking, err));
   HK_TRY(try_larger_batch(s, job, tokens, now, err));
   return try_no_accumulation(s, job, tokens, now, err);
 }
@@ -567,7 +578,7 @@ hk_status hk_advise(const hk_model *model, const hk_machine *machine, const hk_j
   describe(s, job, settings->overlap, &ranking->forecasts[0], &own->found);
   hk_status status = HK_OK;
   if (ranking->n_fit > 0) {
-    status = advise_faster(s, &ranking->forecasts[0], err);
+    status = advise_faster(s, ranking, err);
   } else {
     status = try_fewer_jobs(s, err);
     if (status == HK_OK) status = try_same_batch(s, &ranking->forecasts[0], err);

@@ -16,6 +16,7 @@
 #include "sim/rank.h"
 #include "sim/rank_reason.h"
 #include "sim/ratio.h"
+#include "sim/search.h"
 
 /* -- candidates --------------------------------------------------------------------------- */
 
@@ -301,6 +302,20 @@ static hk_status add_front(hk_ranking *ranking, const hk_machine *machine,
   return HK_OK;
 }
 
+/* Adds what a short search finds from the fastest plan of runtime hocket on. */
+static hk_status add_near(hk_ranking *ranking, const hk_machine *machine,
+                          const hk_plan_settings *settings, hk_error *err) {
+  hk_forecast *start = ranking->forecasts, *end = start + ranking->n_fit, found;
+  while (start < end && start->plan.runtime != HK_RUNTIME_HOCKET) start++;
+  if (start == end || hk_optimizer_info_of(settings->optimizer)->orthogonal) return HK_OK;
+  HK_TRY(hk_search_shortly(start, machine, settings->clip_share, settings->gpu_state,
+                           hk_forecast_mean(ranking->forecasts), &found, err));
+  if (found.plan.subgroups == NULL) return HK_OK;
+  ranking->forecasts[ranking->n++] = found;
+  sort(ranking);
+  return HK_OK;
+}
+
 /* Adds plans with ratios between those of the list: those that fit if none of the list does, else
  * the fastest. If not even the state fits under any assignment of routes (hk_bound_physical), there
  * are none. */
@@ -406,8 +421,40 @@ static hk_status rank_candidates(const question *q, const hk_candidates *candida
   return HK_OK;
 }
 
+/* Goes on from the best of the candidates. */
+static hk_status improve(const question *q, const hk_candidates *candidates, hk_ranking *ranking,
+                         hk_error *err) {
+  const hk_plan_settings *settings = q->settings;
+  const hk_ranking_options *options = q->options;
+  const hk_machine *machine = q->machine;
+  HK_TRY(add_ratios(ranking, candidates, q->model, machine, q->job, settings, options, err));
+  if (improves(settings, options)) HK_TRY(add_front(ranking, machine, settings, err));
+  if (options->best_only && settings->clip_share == 0) return HK_OK;
+  return add_held(ranking, settings, machine, err);
+}
+
+/* The best of all policies, without a reason; *searched: what hk_overlap_search found, without the
+ * plan. */
 static hk_status rank_all(const question *q, hk_ranking *ranking,
-                          hk_overlap_search_result *searched, hk_error *err);
+                          hk_overlap_search_result *searched, hk_error *err) {
+  hk_candidates candidates = {.n = 0};
+  memset(ranking, 0, sizeof *ranking);
+  list_candidates(&candidates, q->options, q->model, q->job, q->settings);
+  if (candidates.n == 0) return refuse(q->options, err);
+  const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
+  hk_plan *plans = calloc(most, sizeof *plans);
+  ranking->forecasts = calloc(most + 2 * listed + 8, sizeof *ranking->forecasts);
+  size_t *origin = calloc(most, sizeof *origin);
+  hk_status status = plans != NULL && ranking->forecasts != NULL && origin != NULL
+                         ? rank_candidates(q, &candidates, plans, origin, searched, ranking, err)
+                         : hk_fail_memory(err, most * sizeof *ranking->forecasts, "a ranking");
+  for (size_t i = 0; plans != NULL && i < most; i++) hk_plan_free(&plans[i]);
+  free(plans);
+  free(origin);
+  if (status == HK_OK) status = improve(q, &candidates, ranking, err);
+  if (status != HK_OK) hk_ranking_free(ranking);
+  return status;
+}
 
 /* With overlap `both`: adds the best plan of `forward`, in which nothing runs ahead, if it is
  * faster. *searched then says how that one was found. */
@@ -441,45 +488,16 @@ static hk_status add_forward(const question *q, hk_ranking *ranking,
   return status;
 }
 
-/* Goes on from the best of the candidates. */
-static hk_status improve(const question *q, const hk_candidates *candidates, hk_ranking *ranking,
-                         hk_overlap_search_result *searched, hk_error *err) {
-  const hk_plan_settings *settings = q->settings;
-  const hk_ranking_options *options = q->options;
-  const hk_machine *machine = q->machine;
-  HK_TRY(add_ratios(ranking, candidates, q->model, machine, q->job, settings, options, err));
-  if (improves(settings, options)) HK_TRY(add_front(ranking, machine, settings, err));
-  if (!(options->best_only && settings->clip_share == 0))
-    HK_TRY(add_held(ranking, settings, machine, err));
-  if (ranking->n_fit == 0 || options->quick) return HK_OK;
-  HK_TRY(hk_ahead_enough(&ranking->forecasts[0], machine, err));
-  if (is_open(options) && settings->overlap == HK_OVERLAP_BOTH)
+/* What takes longer than the rest: plans that no policy lists, and the reason's comparisons. */
+static hk_status finish(const question *q, hk_ranking *ranking, hk_overlap_search_result *searched,
+                        hk_error *err) {
+  if (is_open(q->options) && q->settings->overlap == HK_OVERLAP_BOTH)
     HK_TRY(add_forward(q, ranking, searched, err));
-  if (compares_sums(ranking, settings, options))
-    HK_TRY(hk_accumulation_compare(&ranking->forecasts[0], machine, err));
+  if (is_open(q->options)) HK_TRY(add_near(ranking, q->machine, q->settings, err));
+  HK_TRY(hk_ahead_enough(&ranking->forecasts[0], q->machine, err));
+  if (compares_sums(ranking, q->settings, q->options))
+    HK_TRY(hk_accumulation_compare(&ranking->forecasts[0], q->machine, err));
   return HK_OK;
-}
-
-/* A ranking without its reason; *searched: what hk_overlap_search found, without the plan. */
-static hk_status rank_all(const question *q, hk_ranking *ranking,
-                          hk_overlap_search_result *searched, hk_error *err) {
-  hk_candidates candidates = {.n = 0};
-  memset(ranking, 0, sizeof *ranking);
-  list_candidates(&candidates, q->options, q->model, q->job, q->settings);
-  if (candidates.n == 0) return refuse(q->options, err);
-  const size_t listed = (size_t)candidates.n, most = HK_ACCUMULATE_COUNT * listed;
-  hk_plan *plans = calloc(most, sizeof *plans);
-  ranking->forecasts = calloc(most + 2 * listed + 7, sizeof *ranking->forecasts);
-  size_t *origin = calloc(most, sizeof *origin);
-  hk_status status = plans != NULL && ranking->forecasts != NULL && origin != NULL
-                         ? rank_candidates(q, &candidates, plans, origin, searched, ranking, err)
-                         : hk_fail_memory(err, most * sizeof *ranking->forecasts, "a ranking");
-  for (size_t i = 0; plans != NULL && i < most; i++) hk_plan_free(&plans[i]);
-  free(plans);
-  free(origin);
-  if (status == HK_OK) status = improve(q, &candidates, ranking, searched, err);
-  if (status != HK_OK) hk_ranking_free(ranking);
-  return status;
 }
 
 hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job *job,
@@ -488,6 +506,13 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
   const question q = {model, machine, job, settings, options};
   hk_overlap_search_result searched = {0};
   HK_TRY(rank_all(&q, ranking, &searched, err));
+  if (ranking->n_fit > 0 && !options->quick) {
+    const hk_status status = finish(&q, ranking, &searched, err);
+    if (status != HK_OK) {
+      hk_ranking_free(ranking);
+      return status;
+    }
+  }
   if (ranking->n_fit > 0)
     hk_ranking_say_why(ranking, machine, &searched);
   else

@@ -9,6 +9,7 @@
 #include "core/base/splitmix.h"
 #include "core/graph/bytes.h"
 #include "sim/ahead.h"
+#include "sim/held.h"
 #include "sim/overlap.h"
 
 #define BATCH        4
@@ -19,6 +20,12 @@
 #define LARGE        1000 /* operations */
 #define TURNED       5e-4 /* gain with which a knob is turned on */
 #define MATTERS      5e-4 /* gain for which it goes on beyond its patience */
+
+/* Of a short search. */
+#define SHORT_OPS      1e6
+#define SHORT_PATIENCE 0.5e6
+#define SHORT_ENOUGH   0.01
+#define SHORT_GAIN     0.008
 
 /* Plans are compared by `cost`. */
 typedef struct {
@@ -438,5 +445,23 @@ hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
   if (status == HK_OK && h.best.cost < first)
     status = hk_forecast_make(&h.current, machine, NULL, found, err);
   hk_plan_free(&h.current);
+  return status;
+}
+
+hk_status hk_search_shortly(const hk_forecast *start, const hk_machine *machine, double clip_share,
+                            const hk_bytes *gpu_state, hk_ns first, hk_forecast *found,
+                            hk_error *err) {
+  hk_search_progress end;
+  const hk_search_options options = {.seconds = HUGE_VAL,
+                                     .operations = SHORT_OPS,
+                                     .patience = SHORT_PATIENCE,
+                                     .enough = SHORT_ENOUGH,
+                                     .clip_share = clip_share,
+                                     .gpu_state = gpu_state};
+  HK_TRY(hk_search(start, machine, &options, found, &end, err));
+  if (found->plan.subgroups == NULL) return HK_OK;
+  const hk_status status = hk_held_add(found, clip_share, machine, err);
+  const double most = (1 - SHORT_GAIN) * (double)first;
+  if (status != HK_OK || (double)hk_forecast_mean(found) > most) hk_forecast_free(found);
   return status;
 }

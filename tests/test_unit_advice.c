@@ -370,6 +370,24 @@ static void test_layer_inputs(void **state) {
   drop(&w);
 }
 
+/* A plan that a search found has no policy's name; the overlap is suggested as for others. */
+static void test_overlap_after_a_search(void **state) {
+  (void)state;
+  hk_error err = {0};
+  world w;
+  bool overlap = false;
+  load(&w, "qwen2.5-14b", "h200-16c", 1, 1);
+  if (hk_rank(&w.model, &w.machine, &w.job, &w.settings, &w.options, &w.ranking, &err) != HK_OK ||
+      hk_advise(&w.model, &w.machine, &w.job, &w.settings, &w.options, &w.ranking, &w.advice,
+                &err) != HK_OK)
+    fail_msg("%s", err.message);
+  assert_string_equal(w.ranking.forecasts[0].plan.policy, "searched");
+  for (int i = 0; i < w.advice.n; i++)
+    overlap = overlap || w.advice.list[i].overlap == HK_OVERLAP_BOTH;
+  assert_true(overlap);
+  drop(&w);
+}
+
 /* With all state on the host the update dominates: advice suggests larger batches and overlap. */
 static void test_batch(void **state) {
   (void)state;
@@ -394,15 +412,11 @@ int main(void) {
       cmocka_unit_test(test_small_host),
   };
   const struct CMUnitTest in_release[] = {
-      cmocka_unit_test(test_recomputation),
-      cmocka_unit_test(test_room),
-      cmocka_unit_test(test_accumulation),
-      cmocka_unit_test(test_more_gpus),
-      cmocka_unit_test(test_fewer_jobs),
-      cmocka_unit_test(test_loss),
-      cmocka_unit_test(test_batch),
-      cmocka_unit_test(test_state_that_fits),
-      cmocka_unit_test(test_state_that_is_faster),
+      cmocka_unit_test(test_recomputation),   cmocka_unit_test(test_room),
+      cmocka_unit_test(test_accumulation),    cmocka_unit_test(test_more_gpus),
+      cmocka_unit_test(test_fewer_jobs),      cmocka_unit_test(test_loss),
+      cmocka_unit_test(test_batch),           cmocka_unit_test(test_overlap_after_a_search),
+      cmocka_unit_test(test_state_that_fits), cmocka_unit_test(test_state_that_is_faster),
   };
   const int failed = cmocka_run_group_tests(everywhere, NULL, NULL);
   return is_sanitized() ? failed : failed + cmocka_run_group_tests(in_release, NULL, NULL);

@@ -168,6 +168,13 @@ static void check_labels(const hk_forecast *front) {
   hk_plan_free(&plan);
 }
 
+/* The fastest plan of a policy: a search may have found a faster one. */
+static const hk_forecast *of_policy(const hk_ranking *ranking) {
+  size_t i = 0;
+  while (i + 1 < ranking->n_fit && strcmp(ranking->forecasts[i].plan.policy, "searched") == 0) i++;
+  return &ranking->forecasts[i];
+}
+
 /* On one GPU the first subgroups are kept, whose gradients come last: it is faster, and takes less
  * memory. What the user fixes stays as it is, and so does a limit of state. */
 static void resident_state_comes_in_front(void **state) {
@@ -181,7 +188,7 @@ static void resident_state_comes_in_front(void **state) {
   must(hk_machine_load("h200-16c", &machine, &err), &err);
   must(hk_model_load("llama-2-13b", &model, &err), &err);
   must(hk_rank(&model, &machine, &ONE_GPU, &settings, &options, &found, &err), &err);
-  const hk_forecast *best = &found.forecasts[0];
+  const hk_forecast *best = of_policy(&found);
   hk_forecast other = behind(best, &machine);
   assert_true(is_in_front(best) && best->plan.subgroups[0].route == HK_ROUTE_RESIDENT);
   assert_true((double)best->iteration_ns < 0.985 * (double)other.iteration_ns);
@@ -195,7 +202,7 @@ static void resident_state_comes_in_front(void **state) {
   const hk_bytes most = (hk_bytes)60e9;
   settings.gpu_state = &most;
   must(hk_rank(&model, &machine, &ONE_GPU, &settings, &options, &given, &err), &err);
-  assert_true(is_in_front(&given.forecasts[0]));
+  assert_true(is_in_front(of_policy(&given)));
   for (size_t i = 0; i < given.n_fit; i++)
     assert_true(12 * hk_plan_on_route(&given.forecasts[i].plan, HK_ROUTE_RESIDENT) <= most);
   hk_ranking_free(&given);
@@ -226,8 +233,8 @@ static void buffers_and_strides_are_varied(void **state) {
     must(hk_machine_load(cases[i].machine, &machine, &err), &err);
     must(hk_model_load(cases[i].model, &model, &err), &err);
     must(hk_rank(&model, &machine, &job, &settings, &options, &found, &err), &err);
-    assert_int_equal(found.forecasts[0].plan.stride, cases[i].stride);
-    assert_int_equal(found.forecasts[0].plan.buffers, cases[i].buffers);
+    assert_int_equal(of_policy(&found)->plan.stride, cases[i].stride);
+    assert_int_equal(of_policy(&found)->plan.buffers, cases[i].buffers);
     hk_ranking_free(&found);
     options.fixed.stride = 3;
     must(hk_rank(&model, &machine, &job, &settings, &options, &found, &err), &err);
