@@ -15,8 +15,8 @@ bool hk_plan_is_held(const hk_plan *plan);
 hk_status hk_held_forecast(const hk_plan *plan, const hk_machine *machine, hk_forecast *held,
                            hk_error *err);
 
-/* Simulates these steps of the forecast's plan: sets held_ns, clip_share and plan.guess. Does
- * nothing to a plan without them.
+/* Simulates these steps of the forecast's plan: sets held_ns, clip_share and plan.guess, and
+ * tokens_per_s to those of the mean iteration. Does nothing to a plan without them.
  * - gain: how much longer they take than steps in which updates run ahead and are kept;
  * - loss: how much longer it takes if updates run ahead and are done again: backward is longer by
  *   what the update beside it costs, and one operation of the CPU has to end. */

@@ -51,7 +51,7 @@ ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5 --gpu-memory 8G
 prints "^mean: [0-9.]+ ms if clipping acts in 50 % of the steps"
 ! grep -q "without --clip-share" out || fail "--clip-share is ignored"
 cp out text
-ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5 --gpu-memory 8G --json
+ok plan "${job[@]}" --max-norm 1.0 --clip-share 0.5 --gpu-memory 8G --price 2/h --json
 holds "clip_share == 0.5 and schedules[0]['clipped_ms'] > schedules[0]['iteration_ms']"
 python3 - <<'EOF' || fail "--clip-share: the text says other times than the JSON: '$(head -3 text)'"
 import json, re
@@ -62,6 +62,10 @@ mean, clipped = re.search(r"fits: mean (\S+) ms/iteration \([0-9].*, clipped (\S
 assert mean == f"{rows[0]['mean_ms']:.1f}" and clipped == f"{rows[0]['clipped_ms']:.1f}"
 assert abs(2 * rows[0]["mean_ms"] - rows[0]["iteration_ms"] - rows[0]["clipped_ms"]) < 1e-4
 assert re.search(r"^rank .* mean ms", text, re.M)
+for row in rows: # tokens/s and the price are of the mean
+    assert abs(row["tokens_per_s"] * row["mean_ms"] / 1e3 / (4 * 2048) - 1) < 1e-6, row
+    assert abs(row["cost"]["cost_per_million_tokens"] * row["tokens_per_s"] * 3600 / 1e6 / 2 - 1) < 1e-6, row
+assert f"{rows[0]['tokens_per_s']:.0f} tokens/s; GPU memory" in text
 assert [row["mean_ms"] for row in rows] == sorted(row["mean_ms"] for row in rows)
 EOF
 python3 -c "import sys; sys.exit(not ${period[both]} < ${period[forward]} < ${period[none]})" ||
