@@ -35,15 +35,18 @@ hk_status hk_plan_run_ahead(hk_plan *plan, const hk_machine *machine, hk_error *
 
 /* -- Fewer spares ------------------------------------------------------------------------------ */
 
-/* Lets only the `n` deepest of the subgroups that run ahead do so. */
+/* Lets only the `n` deepest of the subgroups that run ahead do so. The others are updated in every
+ * step as they were in steps in which nothing runs ahead. */
 static void keep_deepest(hk_plan *plan, size_t n) {
   for (size_t s = plan->n_subgroups; s-- > 0;) {
     hk_plan_subgroup *subgroup = &plan->subgroups[s];
     if (!subgroup->ahead) continue;
-    if (n > 0)
+    if (n > 0) {
       n--;
-    else
-      subgroup->ahead = subgroup->early = subgroup->held_staged = false;
+      continue;
+    }
+    if (subgroup->held_staged) subgroup->route = HK_ROUTE_STAGED;
+    subgroup->ahead = subgroup->early = subgroup->held_staged = false;
   }
 }
 

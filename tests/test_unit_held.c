@@ -184,6 +184,26 @@ static void staged_subgroups_shorten_held_steps(void **state) {
   hk_plan_free(&plan);
 }
 
+/* If every step is clipped, spares are of no use: subgroups that were staged then are always
+ * staged, and the iteration is no longer for that. */
+static void no_spares_if_every_step_is_clipped(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine = node();
+  hk_plan plan = planned(&machine);
+  hk_plan_stage_held(&plan, 3);
+  const int64_t staged = hk_plan_held_staged(&plan);
+  hk_forecast best = forecast(&plan, &machine);
+  must(hk_held_add(&best, 1, &machine, &err), &err);
+  const double before = (double)best.held_ns;
+  must(hk_ahead_enough(&best, &machine, &err), &err);
+  assert_int_equal(hk_plan_ahead(&best.plan), 0);
+  assert_int_equal(hk_plan_on_route(&best.plan, HK_ROUTE_STAGED), staged);
+  assert_true(best.feasible && (double)hk_forecast_mean(&best) <= 1.005 * before);
+  hk_forecast_free(&best);
+  hk_plan_free(&plan);
+}
+
 /* By block, clipping delays nothing; with overlap forward nothing ever runs ahead. */
 static void other_plans_have_one_kind_of_step(void **state) {
   (void)state;
@@ -210,6 +230,7 @@ int main(void) {
       cmocka_unit_test(graphs_have_the_steps_operations),
       cmocka_unit_test(held_steps_are_those_of_a_plan_without_marks),
       cmocka_unit_test(staged_subgroups_shorten_held_steps),
+      cmocka_unit_test(no_spares_if_every_step_is_clipped),
       cmocka_unit_test(other_plans_have_one_kind_of_step),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
