@@ -2,7 +2,7 @@
 """Which of several ranks has ended a run, and why.
 
 A rank that an exception ends leaves its name and the message in the process group's store. One that
-is killed leaves nothing. Ranks of its host see that its process has gone, and leave that. A rank
+is killed leaves nothing. Ranks of its host see that its process has gone, and leave that; those of other hosts see that it does not sign there. A rank
 whose collective fails reads there who was first; torch says only that a connection was closed.
 """
 
@@ -25,6 +25,8 @@ its connections first, then frees its memory."""
 STORE = 5.0
 """Seconds that the store may take to answer: the rank that serves it may be the one that ended."""
 KEY = "hocket/ended"
+LOST = "hocket/lost"
+"""A rank whose collective has failed signs under this and its number."""
 
 
 class Neighbour(NamedTuple):
@@ -47,12 +49,14 @@ class Ends:
     """
 
     def __init__(self, rank: int, host: str) -> None:
-        self.name, self._host = f"rank {rank} ({host})", host
+        self.name, self._rank, self._host = f"rank {rank} ({host})", rank, host
         self.met: List[Neighbour] = []
 
     def first(self) -> str:
-        """Who has ended first, and why; "" if that does not become known in time."""
+        """Who has ended first, and why, or who of other hosts does not answer; "" if that does not
+        become known in time."""
         until = time.monotonic() + DYING
+        _store(lambda store: store.set(f"{LOST}/{self._rank}", "") or "")
         here = [n for n in self.met if n.host == self._host and n.pid != os.getpid()]
         said: Optional[str] = ""
         while True:
@@ -66,8 +70,18 @@ class Ends:
                     "; ".join(f"rank {n.rank} (process {n.pid} on {n.host}) has ended" for n in gone)
                 )
             if time.monotonic() > until:
-                return ""
+                return self._silent()
             time.sleep(0.05)
+
+    def _silent(self) -> str:
+        """Ranks of other hosts whose collectives have not failed."""
+        away = [n for n in self.met if n.host != self._host]
+        text = "; ".join(
+            f"rank {n.rank} (process {n.pid} on {n.host}) does not answer"
+            for n in away
+            if _store(lambda store, n=n: str(store.check([f"{LOST}/{n.rank}"]))) == "False"
+        )
+        return self.leave(text) if text else ""
 
     def leave(self, text: str) -> str:
         """Leaves the text, unless a rank has left another one. Returns what is there."""

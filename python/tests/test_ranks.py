@@ -28,9 +28,13 @@ waits for another ends earlier, by the process group's own limit."""
 class World:
     """Ranks that wait for cases."""
 
-    def __init__(self, forked, size, folder):
+    def __init__(self, ranks):
+        self.ranks = ranks
+
+    @classmethod
+    def of(cls, forked, size, folder):
         reference.library()  # builds it, for all of them
-        self.ranks = [forked.start(WORKER, rank, size, folder) for rank in range(size)]
+        return cls([forked.start(WORKER, rank, size, folder) for rank in range(size)])
 
     def run(self, name):
         """Answers of all ranks. One that ends, or hangs, answers None; others are ended then."""
@@ -67,7 +71,7 @@ class Worlds:
 
     def run(self, size, name):
         if size not in self.worlds:
-            self.worlds[size] = World(self.forked, size, self.folders.mktemp("ranks"))
+            self.worlds[size] = World.of(self.forked, size, self.folders.mktemp("ranks"))
         answers = self.worlds[size].run(name)
         if answers != ["ok"] * size:
             self.close(size)
@@ -98,13 +102,13 @@ def test_ranks(worlds, name, size):
     check(worlds.run(size, name))
 
 
-def check(answers):
+def check(answers, name=""):
     texts = [
         f"rank {rank}: {json.loads(answer) if answer else 'no answer'}"
         for rank, answer in enumerate(answers)
         if answer != "ok"
     ]
-    assert not texts, "\n".join(texts)
+    assert not texts, "\n".join([name, *texts])
 
 
 @pytest.mark.full
@@ -127,6 +131,6 @@ def test_a_rank_that_is_killed(worlds):
     """The others end within a minute, with its name. Last, because it ends the ranks."""
     worlds.run(2, "replicated_elements_count_once")  # they have started
     began = time.monotonic()
-    left, killed = worlds.run(2, DEATH)
+    left, killed = worlds.run(2, f"{DEATH} has ended")
     assert time.monotonic() - began < 60
     assert killed is None and left == "ok", left and json.loads(left)
