@@ -2,8 +2,9 @@
 """Which of several ranks has ended a run, and why.
 
 A rank that an exception ends leaves its name and the message in the process group's store. One that
-is killed leaves nothing. Ranks of its host see that its process has gone, and leave that; those of other hosts see that it does not sign there. A rank
-whose collective fails reads there who was first; torch says only that a connection was closed.
+is killed leaves nothing. Ranks of its host see that its process has gone, and leave that; those of
+other hosts see that it does not sign there. A rank whose collective fails reads there who was
+first; torch says only that a connection was closed.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Ends:
         text = "; ".join(
             f"rank {n.rank} (process {n.pid} on {n.host}) does not answer"
             for n in away
-            if _store(lambda store, n=n: str(store.check([f"{LOST}/{n.rank}"]))) == "False"
+            if not _signed(n.rank)
         )
         return self.leave(text) if text else ""
 
@@ -101,6 +102,11 @@ def _of_peers(error: BaseException) -> bool:
     return isinstance(error, getattr(torch.distributed, "DistError", ())) or (
         isinstance(error, RuntimeError) and any(part in text for part in ("gloo", "NCCL"))
     )
+
+
+def _signed(rank: int) -> bool:
+    """Whether the rank's collective has failed, too; true if the store does not answer."""
+    return _store(lambda store: str(store.check([f"{LOST}/{rank}"]))) != "False"
 
 
 def _store(action: Callable[[Any], str]) -> Optional[str]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of the ranks that test_ranks.py starts: python ranks_worker.py RANK WORLD FOLDER [DEVICE].
 
-With HOCKET_TEST_MEET they meet at that address of torch's. Reads names of cases from standard input, with their arguments, and runs each, together with the
-other ranks. Answers with one line: "ok", or the traceback as JSON. DEVICE: cpu (gloo, host backend; the default), or cuda
-(NCCL, one GPU a rank).
+Reads names of cases from standard input, with their arguments, and runs each, together with the
+other ranks. Answers with one line: "ok", or the traceback as JSON. DEVICE: cpu (gloo, host backend;
+the default), or cuda (NCCL, one GPU a rank). With HOCKET_TEST_MEET, an address of torch's, the
+ranks meet there, each on a host of its own.
 """
 
 from __future__ import annotations
@@ -796,8 +797,8 @@ def a_rank_that_fails_before_the_first_step():
 
 
 def a_rank_that_is_killed(*what):
-    """A test of its own starts it, because the other ranks cannot go on either. `what` the others say
-    of it."""
+    """A test of its own starts it, because the other ranks cannot go on either. `what` the others
+    say of it."""
     opt, model, reference = start(overlap="both")
     train(opt, model, reference, steps=1)
     model(data(5)).backward()
