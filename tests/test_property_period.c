@@ -14,7 +14,8 @@
 #include "sim/turn.h"
 #include "tests/random.h"
 
-#define CASES 150
+#define CASES    150
+#define PREVIEWS 1500 /* the second iteration is not as the later ones in one of 850 */
 
 /* Blocks of any size, any of them, also the first, without parameters or computation; some of fp32,
  * some measured. One model in 8 has a single tensor, of one parameter or more. */
@@ -312,7 +313,7 @@ static hk_ns least_of(const hk_plan *plan, const hk_machine *m) {
 static void previews_and_their_bounds_hold(void **state) {
   (void)state;
   int repeated = 0, close = 0, settled = 0;
-  for (uint64_t seed = 1; seed <= 3 * CASES; seed++) {
+  for (uint64_t seed = 1; seed <= PREVIEWS; seed++) {
     hk_error err = {0};
     random_stream r = {seed * 86028121};
     hk_machine m = random_machine(&r);
@@ -338,9 +339,9 @@ static void previews_and_their_bounds_hold(void **state) {
     hk_forecast_free(&f);
     hk_plan_free(&plan);
   }
-  print_message("of %d plans %d repeat, bounds of %d of %d within 10 %%\n", 3 * CASES, repeated,
+  print_message("of %d plans %d repeat, bounds of %d of %d within 10 %%\n", PREVIEWS, repeated,
                 close, settled);
-  assert_true(repeated > 27 * CASES / 10 && close > settled / 3);
+  assert_true(repeated > PREVIEWS * 9 / 10 && close > settled / 3);
 }
 
 int main(void) {
