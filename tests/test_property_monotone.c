@@ -4,7 +4,11 @@
  *
  * It can, by a few percent. A faster part of the machine takes host memory or the link from another
  * one. The list of plans is finite. Operations cannot be split, so a shorter operation can lengthen
- * a schedule (Graham, 1969). */
+ * a schedule (Graham, 1969).
+ *
+ * Of plans that a policy names. The short search after them (hk_search_shortly) only makes each
+ * machine's plan faster, but by what it happens to find: with it, two of 858 better machines were
+ * 2.5 and 6.5 % slower. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,6 +111,16 @@ static hk_question random_question(random_stream *r, const hk_machine *m, const 
   return q;
 }
 
+/* The fastest plan that has a policy's name; NULL: none fits. */
+static const hk_forecast *first_named(const hk_ranking *ranking) {
+  hk_error err = {0};
+  const hk_policy *policy = NULL;
+  for (size_t i = 0; i < ranking->n_fit; i++)
+    if (hk_policy_find(ranking->forecasts[i].plan.policy, &policy, &err) == HK_OK)
+      return &ranking->forecasts[i];
+  return NULL;
+}
+
 /* Time of the best plan in ns; 0: none fits. */
 static hk_ns best_of(const hk_question *q, const hk_model *model, const hk_machine *m, char *title,
                      size_t size) {
@@ -115,8 +129,9 @@ static hk_ns best_of(const hk_question *q, const hk_model *model, const hk_machi
   hk_ranking ranking;
   hk_error err = {0};
   must(hk_rank(model, m, &q->job, &q->settings, &options, &ranking, &err), &err);
-  const hk_ns time = ranking.n_fit > 0 ? ranking.forecasts[0].iteration_ns : 0;
-  hk_forecast_title(&ranking.forecasts[0], title, size);
+  const hk_forecast *best = first_named(&ranking);
+  const hk_ns time = best != NULL ? best->iteration_ns : 0;
+  hk_forecast_title(best != NULL ? best : &ranking.forecasts[0], title, size);
   hk_ranking_free(&ranking);
   return time;
 }
