@@ -313,17 +313,6 @@ static hk_status try_no_accumulation(search *s, hk_job job, double tokens, doubl
   return HK_OK;
 }
 
-/* The policy of the fastest plan that has one, and that plan; NULL: none has. */
-static const hk_policy *first_policy(const hk_ranking *ranking, const hk_plan **plan) {
-  const hk_policy *policy = NULL;
-  hk_error problem = {0};
-  for (size_t i = 0; i < ranking->n_fit && policy == NULL; i++) {
-    *plan = &ranking->forecasts[i].plan;
-    if (hk_policy_find((*plan)->policy, &policy, &problem) != HK_OK) policy = NULL;
-  }
-  return policy;
-}
-
 /* The job with overlap `both`: the search of `plan --overlap both` if the budget allows it and the
  * user fixed no setting, else one simulation of the best schedule with the overlap. */
 static hk_status try_overlap(search *s, const hk_ranking *first, hk_error *err) {
@@ -338,12 +327,13 @@ static hk_status try_overlap(search *s, const hk_ranking *first, hk_error *err) 
   options.only_runtime = &hocket;
   const bool all = OVERLAP_OPS * cost <= s->budget;
   if (!all) {
-    const hk_plan *like = NULL;
-    const hk_policy *policy = first_policy(first, &like);
-    if (policy == NULL || like->runtime != hocket) return HK_OK;
+    const hk_policy *policy;
+    const hk_forecast *like = hk_ranking_named(first, &policy);
+    if (like == NULL || like->plan.runtime != hocket) return HK_OK;
     options.only_policy = policy;
-    if (policy->takes & HK_TAKES_STRIDE && like->stride > 0) options.fixed.stride = like->stride;
-    if (policy->takes & HK_TAKES_RATIO) options.fixed.ratio = like->ratio;
+    if (policy->takes & HK_TAKES_STRIDE && like->plan.stride > 0)
+      options.fixed.stride = like->plan.stride;
+    if (policy->takes & HK_TAKES_RATIO) options.fixed.ratio = like->plan.ratio;
   }
   settings.overlap = HK_OVERLAP_BOTH;
   HK_TRY(rank_quickly(s, s->model, s->machine, s->job, &settings, options, &ranking, err));

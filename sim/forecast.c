@@ -272,11 +272,6 @@ static hk_status check_bounds(const hk_forecast *f, hk_error *err) {
   return HK_OK;
 }
 
-/* A phase that rounds to 0 ns counts as 1 ns. */
-static double per_second(double amount, hk_ns time) {
-  return amount * 1e9 / (double)(time > 0 ? time : 1);
-}
-
 hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_sim_options *options,
                            hk_forecast *forecast, hk_error *err) {
   memset(forecast, 0, sizeof *forecast);
@@ -287,9 +282,10 @@ hk_status hk_forecast_make(hk_plan *plan, const hk_machine *machine, const hk_si
   if (status == HK_OK) {
     find_limiter(forecast, machine);
     judge_memory(forecast);
-    forecast->tokens_per_s = per_second(hk_job_tokens(&forecast->plan.job), forecast->iteration_ns);
+    forecast->tokens_per_s =
+        hk_per_second(hk_job_tokens(&forecast->plan.job), forecast->iteration_ns);
     forecast->update_params_per_s =
-        per_second((double)forecast->plan.model.parameters, forecast->update_ns);
+        hk_per_second((double)forecast->plan.model.parameters, forecast->update_ns);
     status = check_bounds(forecast, err);
   }
   if (status != HK_OK) hk_forecast_free(forecast);
@@ -313,9 +309,8 @@ hk_status hk_forecast_missing(const hk_plan *plan, const hk_machine *m, hk_bytes
                               hk_error *err) {
   hk_bytes gpu, host;
   HK_TRY(hk_forecast_least_memory(plan, &gpu, &host, err));
-  gpu -= (hk_bytes)hk_gpu_capacity(m);
-  host -= (hk_bytes)hk_host_capacity(m);
-  *missing = hk_max(0, host) + hk_max(0, gpu) * hk_job_ranks(&plan->job);
+  *missing = hk_node_lacks(host - (hk_bytes)hk_host_capacity(m), gpu - (hk_bytes)hk_gpu_capacity(m),
+                           &plan->job);
   return HK_OK;
 }
 

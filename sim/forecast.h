@@ -54,9 +54,18 @@ static inline hk_ns hk_forecast_mean(const hk_forecast *f) {
                  f->clip_share * (double)f->held_ns);
 }
 
+/* Bytes that a node lacks, if its host lacks `host` and each of its GPUs `gpu`. Below 0: some are
+ * left. */
+static inline hk_bytes hk_node_lacks(hk_bytes host, hk_bytes gpu, const hk_job *job) {
+  return hk_max(0, host) + hk_max(0, gpu) * hk_job_ranks(job);
+}
 /* Missing bytes of a node, those of its GPUs included; 0: it fits. */
 static inline hk_bytes hk_forecast_lacks(const hk_forecast *f) {
-  return f->host_short + f->gpu_short * hk_job_ranks(&f->plan.job);
+  return hk_node_lacks(f->host_short, f->gpu_short, &f->plan.job);
+}
+/* A phase that rounds to 0 ns counts as 1 ns. */
+static inline double hk_per_second(double amount, hk_ns time) {
+  return amount * 1e9 / (double)(time > 0 ? time : 1);
 }
 
 /* Cores of a node that no CPU team of the plan has; below 0: teams share cores. */

@@ -32,7 +32,7 @@ hk_status hk_held_add(hk_forecast *f, double clip_share, const hk_machine *machi
   HK_TRY(hk_held_forecast(&f->plan, machine, &held, err));
   f->held_ns = held.iteration_ns;
   f->clip_share = clip_share;
-  f->tokens_per_s = hk_job_tokens(&f->plan.job) / hk_s(hk_max(1, hk_forecast_mean(f)));
+  f->tokens_per_s = hk_per_second(hk_job_tokens(&f->plan.job), hk_forecast_mean(f));
   f->plan.guess =
       (hk_guess_costs){.gain = hk_max(0, held.iteration_ns - f->iteration_ns),
                        .loss = hk_max(0, f->backward_ns - held.backward_ns) + longest_ahead(f)};

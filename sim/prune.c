@@ -61,7 +61,7 @@ hk_status hk_prune_lacks(const hk_plan *plan, const hk_plan_settings *settings, 
   const hk_bytes capacity = (hk_bytes)hk_gpu_capacity(machine);
   if (closely && (host > 0 || gpu > capacity)) HK_TRY(hk_forecast_least_peak(plan, &gpu, err));
   const hk_bytes most = hk_max(gpu - capacity, over_limit(settings, plan));
-  *lacks = hk_max(0, host) + hk_max(0, most) * hk_job_ranks(&plan->job);
+  *lacks = hk_node_lacks(host, most, &plan->job);
   return HK_OK;
 }
 
@@ -137,7 +137,7 @@ static bool is_worse(const pruning *p, const place *at) {
 static void note(pruning *p, const hk_forecast *f) {
   hk_ns *before = &p->training[f->plan.runtime];
   const hk_bytes over = over_limit(p->settings, &f->plan);
-  const hk_bytes missing = f->host_short + hk_max(f->gpu_short, over) * hk_job_ranks(&f->plan.job);
+  const hk_bytes missing = hk_node_lacks(f->host_short, hk_max(f->gpu_short, over), &f->plan.job);
   if (*before < 0 && f->plan.overlap == HK_OVERLAP_NONE)
     *before = hk_bound_training(&f->graph, p->machine);
   if (f->feasible && over == 0)

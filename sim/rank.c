@@ -548,3 +548,11 @@ void hk_ranking_free(hk_ranking *ranking) {
   free(ranking->forecasts);
   memset(ranking, 0, sizeof *ranking);
 }
+
+const hk_forecast *hk_ranking_named(const hk_ranking *ranking, const hk_policy **policy) {
+  hk_error unknown = {0};
+  for (size_t i = 0; i < ranking->n_fit; i++)
+    if (hk_policy_find(ranking->forecasts[i].plan.policy, policy, &unknown) == HK_OK)
+      return &ranking->forecasts[i];
+  return NULL;
+}

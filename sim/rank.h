@@ -64,6 +64,8 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
                   const hk_plan_settings *settings, const hk_ranking_options *options,
                   hk_ranking *ranking, hk_error *err);
 void hk_ranking_free(hk_ranking *ranking);
+/* The fastest plan that a policy names, and that policy; NULL: none that fits is. */
+const hk_forecast *hk_ranking_named(const hk_ranking *ranking, const hk_policy **policy);
 /* Adds a forecast that is faster than the first; zeroes *best. The reason is then the reason for
  * it. */
 hk_status hk_ranking_lead(hk_ranking *ranking, const hk_machine *machine, hk_forecast *best,

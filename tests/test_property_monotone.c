@@ -111,16 +111,6 @@ static hk_question random_question(random_stream *r, const hk_machine *m, const 
   return q;
 }
 
-/* The fastest plan that has a policy's name; NULL: none fits. */
-static const hk_forecast *first_named(const hk_ranking *ranking) {
-  hk_error err = {0};
-  const hk_policy *policy = NULL;
-  for (size_t i = 0; i < ranking->n_fit; i++)
-    if (hk_policy_find(ranking->forecasts[i].plan.policy, &policy, &err) == HK_OK)
-      return &ranking->forecasts[i];
-  return NULL;
-}
-
 /* Time of the best plan in ns; 0: none fits. */
 static hk_ns best_of(const hk_question *q, const hk_model *model, const hk_machine *m, char *title,
                      size_t size) {
@@ -129,7 +119,8 @@ static hk_ns best_of(const hk_question *q, const hk_model *model, const hk_machi
   hk_ranking ranking;
   hk_error err = {0};
   must(hk_rank(model, m, &q->job, &q->settings, &options, &ranking, &err), &err);
-  const hk_forecast *best = first_named(&ranking);
+  const hk_policy *policy;
+  const hk_forecast *best = hk_ranking_named(&ranking, &policy);
   const hk_ns time = best != NULL ? best->iteration_ns : 0;
   hk_forecast_title(best != NULL ? best : &ranking.forecasts[0], title, size);
   hk_ranking_free(&ranking);

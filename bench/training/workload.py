@@ -96,14 +96,15 @@ def batches(of: Shape, micro_batch: int, device: torch.device) -> List[Tensor]:
                           generator=generator).to(device) for _ in range(256)]
 
 
-def deepspeed(stage: int, micro_batch: int) -> Dict[str, Any]:
+def deepspeed(stage: int, micro_batch: int, pin: bool = True, **more: Any) -> Dict[str, Any]:
     """DeepSpeed's configuration for this workload: ZeRO of a stage, its AdamW on the CPU, in pinned
-    memory."""
+    memory unless `pin` is false. `more`: keys of zero_optimization."""
     zero: Dict[str, Any] = {
-        "stage": stage, "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "stage": stage, "offload_optimizer": {"device": "cpu", "pin_memory": pin},
         "overlap_comm": True, "contiguous_gradients": True}
     if stage == 3:
         zero["sub_group_size"] = int(1e8)
+    zero.update(more)
     return {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": 1,
             "gradient_clipping": MAX_NORM, "bf16": {"enabled": True}, "zero_optimization": zero,
             "optimizer": {"type": "AdamW", "params": {

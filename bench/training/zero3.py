@@ -75,15 +75,12 @@ class Row:
             model.parameters(), lr=workload.LR, betas=workload.BETAS, eps=workload.EPS,
             weight_decay=workload.WEIGHT_DECAY, cpu_threads=options.cpu_threads)
         pin = device.type == "cuda" and not options.no_pin
-        self.engine: Any = deepspeed.initialize(model=model, optimizer=opt, config={
-            "train_micro_batch_size_per_gpu": options.micro_batch,
-            "gradient_clipping": workload.MAX_NORM, "bf16": {"enabled": True},
-            "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
-            "zero_optimization": {
-                "stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": pin},
-                "overlap_comm": True, "contiguous_gradients": True,
-                "sub_group_size": int(options.sub_group),
-                "stage3_prefetch_bucket_size": int(options.prefetch)}})[0]
+        config = workload.deepspeed(
+            3, options.micro_batch, pin, sub_group_size=int(options.sub_group),
+            stage3_prefetch_bucket_size=int(options.prefetch))
+        del config["optimizer"]  # hocket's instead
+        config.update(zero_allow_untested_optimizer=True, zero_force_ds_cpu_optimizer=False)
+        self.engine: Any = deepspeed.initialize(model=model, optimizer=opt, config=config)[0]
         if name == "installed":
             hocket.deepspeed.install(self.engine)
         self.opt = opt

@@ -40,6 +40,9 @@ class Neighbour(NamedTuple):
     memory: int
     """Bytes of host memory that an engine may take, were it alone."""
 
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.pid} on {self.host})"
+
 
 class Ends:
     """What one rank knows of the ends of others.
@@ -67,9 +70,7 @@ class Ends:
             if said:
                 return said
             if gone:
-                return self.leave(
-                    "; ".join(f"rank {n.rank} (process {n.pid} on {n.host}) has ended" for n in gone)
-                )
+                return self.leave("; ".join(f"{n} has ended" for n in gone))
             if time.monotonic() > until:
                 return self._silent()
             time.sleep(0.05)
@@ -77,11 +78,7 @@ class Ends:
     def _silent(self) -> str:
         """Ranks of other hosts whose collectives have not failed."""
         away = [n for n in self.met if n.host != self._host]
-        text = "; ".join(
-            f"rank {n.rank} (process {n.pid} on {n.host}) does not answer"
-            for n in away
-            if not _signed(n.rank)
-        )
+        text = "; ".join(f"{n} does not answer" for n in away if not _signed(n.rank))
         return self.leave(text) if text else ""
 
     def leave(self, text: str) -> str:
