@@ -12,6 +12,7 @@ or for copies."""
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -46,11 +47,13 @@ class Marks:
 
         self._torch = torch if device.type == "cuda" else None
         self.host: List[List[float]] = []
+        self.threads: List[List[Tuple[float, int]]] = []
         self.events: List[List[Any]] = []
 
     def begin(self) -> None:
         """An iteration begins."""
         self.host.append([])
+        self.threads.append([])
         self.events.append([])
         self.mark()
 
@@ -61,6 +64,8 @@ class Marks:
             event.record()
             self.events[-1].append(event)
         self.host[-1].append(time.perf_counter())
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        self.threads[-1].append((used.ru_utime + used.ru_stime, used.ru_nivcsw))
 
     def gpu_ms(self) -> List[List[float]]:
         """Milliseconds from the first mark, on the stream; on a CPU on the host."""
@@ -73,6 +78,13 @@ class Marks:
         """The same by the host's clock."""
         first = self.host[0][0]
         return [[1e3 * (moment - first) for moment in moments] for moments in self.host]
+
+    def thread(self) -> Dict[str, Dict[str, float]]:
+        """Of the thread that calls: milliseconds in which it ran, and how often another thread took
+        its core. A phase in which it ran for less than it lasted, and was not waiting, shared its
+        core; if it ran throughout, its core was slow."""
+        return {name: phases([[scale * each[n] for each in moments] for moments in self.threads])
+                for n, name, scale in ((0, "ran_ms", 1e3), (1, "lost_core", 1))}
 
 
 def phases(ends: Sequence[Sequence[float]]) -> Dict[str, float]:

@@ -24,6 +24,9 @@ differ by how weights are rounded.
 --machine prints before the rows what the planner predicts on this machine, by the model's shape;
 with --profile also by what hocket.profile measures of the whole model on one GPU, before sharding.
 
+A row's "hosts" are phases of each rank's main thread: by the clock, the time in which it ran, and
+how often another thread took its core. Forward is launched there, backward is not.
+
 --record runs RECORDED more iterations of each row under torch's profiler and prints phases and kinds
 of kernels of each rank, beside the prediction (rank_kinds.py). Rows of hocket then run as many once
 more, and each rank writes its timeline into the folder: `hocket validate training FOLDER/ROW-rank*`.
@@ -196,6 +199,9 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     wall = (time.perf_counter() - begin) / options.iterations
     ends = marks.gpu_ms()
     each = [after[0] - before[0] for before, after in zip(ends, ends[1:])]
+    host = {"host_ms": rank_kinds.phases(marks.host_ms()), **marks.thread()}
+    hosts: List[Any] = [None] * world
+    dist.all_gather_object(hosts, host)
     answer = torch.tensor([wall], dtype=torch.float64)
     mean = torch.stack(losses).float().cpu()
     dist.all_reduce(answer, op=dist.ReduceOp.MAX)
@@ -203,7 +209,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     result: Dict[str, Any] = {
         "row": name, "wall_ms": round(float(answer) * 1e3, 2),
         "each_ms": [round(ms, 2) for ms in each], "phases_ms": rank_kinds.phases(ends),
-        "device": name_of(device),
+        "hosts": hosts, "device": name_of(device),
         "losses": [round(float(value) / world, 5) for value in mean],
         "norms": [round(float(n.full_tensor() if hasattr(n, "full_tensor") else n), 4)
                   for n in norms],
@@ -216,7 +222,6 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
         result["gpu_bytes"] = opt.gpu_bytes()
     if row.startswith("offload"):
         result["threads"] = torch.get_num_threads()
-        result["host_ms"] = rank_kinds.phases(marks.host_ms())
     if device.type == "cuda":
         result["gpu_peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     if options.record:

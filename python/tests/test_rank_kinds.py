@@ -2,6 +2,7 @@
 """bench/training/rank_kinds.py: sums of kernels by phase and kind."""
 
 import importlib.util
+import time
 
 import pytest
 import torch
@@ -54,3 +55,21 @@ def test_idle_time_beside_a_collective_is_told_from_the_rest(kinds):
         "step": 8,
         "between": 1,
     }
+
+
+def test_a_thread_that_waits_has_not_run(kinds):
+    marks = kinds.Marks(torch.device("cpu"))
+    for _ in range(2):
+        marks.begin()
+        time.sleep(0.05)
+        marks.mark()
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        marks.mark()
+        marks.mark()
+        marks.mark()
+    ran, host = marks.thread()["ran_ms"], kinds.phases(marks.host_ms())
+    assert ran["forward"] < 25 < 45 < host["forward"]
+    assert 45 < ran["backward"] <= host["backward"] + 5
+    assert marks.thread()["lost_core"]["forward"] >= 0
