@@ -160,9 +160,12 @@ static void shares_add_up(void **state) {
     for (int tp = 1; tp <= 2; tp++) {
       for (int dp = 1; dp <= 3; dp += 2) {
         int64_t at = 0;
+        hk_block_walk walk = {.model = &m, .tp = tp, .dp = dp};
         for (int block = HK_BLOCK_EMBED; block <= (int)m.layers; block++) {
           int64_t begin = 0, end = 0, sum = 0;
           hk_model_block_interval(&m, block, tp, dp, &begin, &end);
+          hk_block_walk_next(&walk);
+          assert_true(walk.begin == begin && walk.end == end);
           for (size_t t = 0; t < m.n_tensors; t++)
             if (m.tensors[t].block == block) sum += hk_tensor_share(&m.tensors[t], tp, dp);
           assert_int_equal(begin, at);

@@ -65,6 +65,9 @@ static void tensors_and_blocks(void **state) {
   hk_model_block_interval(&m, 1, 1, 2, &begin, &end); /* of two ranks: 501 + 1, 0 and 19 */
   assert_int_equal(begin, 502);
   assert_int_equal(end, 521);
+  hk_block_walk walk = {.model = &m, .tp = 1, .dp = 2};
+  for (int block = 0; block < 3; block++) hk_block_walk_next(&walk);
+  assert_true(walk.begin == 502 && walk.end == 521);
   hk_model_free(&m);
 }
 

@@ -10,12 +10,14 @@
  * is enough. */
 static void split_gradients(hk_expansion *x) {
   const hk_plan *plan = x->plan;
+  hk_block_walk walk = {.model = &plan->model, .tp = plan->job.tp, .dp = x->dp};
   size_t s = 0;
   int64_t s_begin = 0;
   for (int i = 0; i < x->n_blocks; i++) {
     hk_block_cost *cost = &x->blocks[i];
-    int64_t begin = 0, end = 0;
-    hk_model_block_interval(&plan->model, cost->block, plan->job.tp, x->dp, &begin, &end);
+    hk_block_walk_next(&walk);
+    const int64_t end = walk.end;
+    int64_t begin = walk.begin;
     while (begin < end && s < plan->n_subgroups) {
       const int64_t s_end = s_begin + plan->subgroups[s].numel;
       const int64_t stop = end < s_end ? end : s_end;
@@ -143,22 +145,22 @@ void hk_expand_costs(hk_expansion *x) {
   const double output = 2.0 * job->micro_batch * job->seq * (double)model->hidden;
   const hk_bytes sent = hk_whole_bytes(2 * (2 * (tp - 1) * output / tp));
 
+  hk_block_walk walk = {.model = model, .tp = tp, .dp = 1};
   for (int i = 0; i < x->n_blocks; i++) {
     hk_block_cost *cost = &x->blocks[i];
     cost->block = i - 1;
     const bool layer = cost->block != HK_BLOCK_EMBED && cost->block != last;
     const int64_t batch = job->micro_batch, seq = job->seq;
-    int64_t begin = 0, end = 0;
-    hk_model_block_interval(model, cost->block, tp, 1, &begin, &end);
+    hk_block_walk_next(&walk);
     cost->forward_flops =
         hk_expand_flops(hk_model_forward_flops(model, cost->block, batch, seq, tp));
     cost->backward_flops =
         hk_expand_flops(hk_model_backward_flops(model, cost->block, batch, seq, tp, checkpoint));
     cost->stores_scores =
         layer && x->plan->runtime == HK_RUNTIME_DEEPSPEED && model->blocks == NULL;
-    cost->weights = hk_model_weight_bytes(model, tp, 1, begin, end) +
+    cost->weights = hk_model_weight_bytes(model, tp, 1, walk.begin, walk.end) +
                     hk_model_frozen_bytes(model, cost->block, tp, 1);
-    cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, begin, end);
+    cost->all_grad_bytes = hk_model_grad_bytes(model, tp, 1, walk.begin, walk.end);
     if (model->tied && cost->block == last) cost->weights += embedding;
     cost->gathered = x->dp > 1 && !x->keeps_weights ? cost->weights : 0;
     fill_times(x, cost);

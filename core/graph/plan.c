@@ -318,24 +318,16 @@ hk_status hk_plan_check(const hk_plan *plan, hk_error *err) {
 }
 
 void hk_plan_subgroup_blocks(const hk_plan *plan, int32_t *first, int32_t *last) {
-  const int blocks = (int)plan->model.layers + 2, dp = hk_job_dp(&plan->job);
-  int block = 0;
-  int64_t at = 0, begin = 0, block_end = 0;
-  hk_model_block_interval(&plan->model, HK_BLOCK_EMBED, plan->job.tp, dp, &begin, &block_end);
+  const int blocks = (int)plan->model.layers + 2;
+  hk_block_walk walk = {.model = &plan->model, .tp = plan->job.tp, .dp = hk_job_dp(&plan->job)};
+  int64_t at = 0;
+  hk_block_walk_next(&walk);
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     const int64_t end = at + plan->subgroups[s].numel;
-    while (block_end <= at && block + 1 < blocks) {
-      block++;
-      hk_model_block_interval(&plan->model, block + HK_BLOCK_EMBED, plan->job.tp, dp, &begin,
-                              &block_end);
-    }
-    first[s] = block;
-    while (block_end < end && block + 1 < blocks) {
-      block++;
-      hk_model_block_interval(&plan->model, block + HK_BLOCK_EMBED, plan->job.tp, dp, &begin,
-                              &block_end);
-    }
-    last[s] = block;
+    while (walk.end <= at && walk.next < blocks) hk_block_walk_next(&walk);
+    first[s] = walk.next - 1;
+    while (walk.end < end && walk.next < blocks) hk_block_walk_next(&walk);
+    last[s] = walk.next - 1;
     at = end;
   }
 }

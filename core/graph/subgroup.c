@@ -81,6 +81,22 @@ void hk_model_block_interval(const hk_model *model, int block, int tp, int dp, i
   *end = *begin + block_share(model, block, tp, dp);
 }
 
+/* Whether two neighbouring blocks are layers of one kind. */
+static bool are_alike(const hk_model *model, int block, int before) {
+  return model->blocks == NULL && before >= 0 && block < model->layers &&
+         (model->n_kinds == 1 || model->kind_of[block] == model->kind_of[before]);
+}
+
+void hk_block_walk_next(hk_block_walk *walk) {
+  const int block = walk->next + HK_BLOCK_EMBED;
+  const int64_t share = walk->next > 0 && are_alike(walk->model, block, block - 1)
+                            ? walk->end - walk->begin
+                            : block_share(walk->model, block, walk->tp, walk->dp);
+  walk->begin = walk->end;
+  walk->end += share;
+  walk->next++;
+}
+
 static hk_bytes bytes_of(const hk_model *model, int tp, int dp, int64_t begin, int64_t end,
                          bool grads) {
   if (!model->mixed_types) return 2 * (end - begin);

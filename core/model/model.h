@@ -379,4 +379,15 @@ hk_status hk_model_subgroups(const hk_model *model, int tp, int dp, hk_subgroup_
 void hk_model_block_interval(const hk_model *model, int block, int tp, int dp, int64_t *begin,
                              int64_t *end);
 
+/* The same of one block after the other, from HK_BLOCK_EMBED on: layers of a kind, which have the
+ * same tensors, are added up once. Zero all but `model`, `tp` and `dp`. */
+typedef struct {
+  const hk_model *model;
+  int tp, dp;
+  int next;           /* blocks so far */
+  int64_t begin, end; /* of the latest */
+} hk_block_walk;
+
+void hk_block_walk_next(hk_block_walk *walk);
+
 #endif
