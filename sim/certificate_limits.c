@@ -9,7 +9,6 @@
 #include "sim/certificate.h"
 #include "sim/contention.h"
 #include "sim/programme.h"
-#include "sim/slowest.h"
 
 /* -- Limits of modes -------------------------------------------------------------------------- */
 
@@ -161,18 +160,11 @@ typedef struct {
   int n;
 } slowed;
 
-/* At most: a team that leaves the framework too few cores slows launches further. A share of
- * launches that the model states depends on the team, so it does not count. */
+/* A share of launches that the model states depends on the team, so it does not count. */
 static double kept_beside(const training *t, const hk_op *op) {
   const hk_machine *m = t->machine;
-  const hk_demand d = hk_demand_of(t->graph, op, m);
-  const double kept = m->compute_beside_update.value;
-  if (!isfinite(d.cap)) return 1;
-  if (!isfinite(d.launched)) return kept;
   const bool stated = hk_launches_stated(m, t->graph->launch_beside_update);
-  const double launched = (stated ? 1 : m->launch_beside_update.value) * d.launched;
-  return fmin(1,
-              hk_slowest_rate(kept * d.computed, launched, hk_spread_beside(m), d.among) / d.cap);
+  return hk_pass_kept(t->graph, op, m, stated ? 1 : m->launch_beside_update.value);
 }
 
 static void add_slowed(slowed *s, const training *t, size_t i) {

@@ -34,6 +34,17 @@ static double gpu_update_kept(const hk_machine *m, unsigned traffic) {
   return (traffic & HK_TRAFFIC_COPY_OUT) != 0 ? in * m->gpu_beside_d2h.value : in;
 }
 
+/* A team that leaves the framework too few cores slows launches further. */
+double hk_pass_kept(const hk_graph *graph, const hk_op *op, const hk_machine *m, double launches) {
+  const hk_demand d = hk_demand_of(graph, op, m);
+  const double kept = m->compute_beside_update.value;
+  if (!isfinite(d.cap)) return 1;
+  if (!isfinite(d.launched)) return kept;
+  return fmin(
+      1, hk_slowest_rate(kept * d.computed, launches * d.launched, hk_spread_beside(m), d.among) /
+             d.cap);
+}
+
 /* -- application -------------------------------------------------------------------------- */
 
 /* What the node's fluid operations load together. */

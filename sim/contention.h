@@ -13,7 +13,7 @@
 #ifndef HK_SIM_CONTENTION_H
 #define HK_SIM_CONTENTION_H
 
-#include "core/machine/machine.h"
+#include "sim/sim.h"
 
 /* Share of its cap that a CPU kernel keeps while `gpus_in` GPUs of the node copy in and `gpus_out`
  * copy out: cpu_beside_h2d ^ gpus_in x cpu_beside_d2h ^ gpus_out. Each such GPU lengthens the
@@ -30,5 +30,10 @@ double hk_h2d_kept(const hk_machine *machine, double kernels);
 /* Delay of a kernel's start, beyond gpu.launch_ns, while its GPU's link carries `traffic`
  * (HK_TRAFFIC_*, sim/sim.h): the kernel's code and arguments are fetched over the same link. */
 hk_ns hk_launch_delay(const hk_machine *machine, unsigned traffic);
+
+/* Share of its rate alone that forward or backward of a block keeps at most while the CPU team
+ * updates, and launches keep `launches` of theirs. */
+double hk_pass_kept(const hk_graph *graph, const hk_op *op, const hk_machine *machine,
+                    double launches);
 
 #endif

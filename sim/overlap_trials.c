@@ -155,14 +155,13 @@ static void copy_cost(const hk_overlap_trials *s, hk_trial *t) {
 }
 
 static hk_status bound(const hk_overlap_trials *s, hk_trial *t, hk_error *err) {
-  hk_ns least;
   if (t->twin >= 0) {
     copy_cost(s, t);
     return HK_OK;
   }
-  HK_TRY(hk_turn_least(&s->turn, &t->plan, &least, err));
+  HK_TRY(hk_turn_least(&s->turn, &t->plan, &t->least, err));
   t->known = !hk_trials_allow(s, &t->plan);
-  t->cost = t->known ? INT64_MAX : least_cost(s, &t->plan, least);
+  t->cost = t->known ? INT64_MAX : least_cost(s, &t->plan, t->least);
   return HK_OK;
 }
 
@@ -176,7 +175,9 @@ static hk_status simulate(const hk_overlap_trials *s, hk_trial *t, hk_error *err
   if (missing > 0) return HK_OK;
   HK_TRY(hk_preview_of(&t->plan, s->machine, &preview, err));
   if (!preview.feasible) return HK_OK;
-  return judge(&t->plan, preview.iteration_ns, s->clip_share, s->machine, &t->cost, &mean, err);
+  /* If iterations do not repeat, the last one may be shorter than the average. */
+  const hk_ns iteration = hk_max(preview.iteration_ns, t->least);
+  return judge(&t->plan, iteration, s->clip_share, s->machine, &t->cost, &mean, err);
 }
 
 /* Simulates trials in parallel. */

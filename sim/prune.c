@@ -13,7 +13,7 @@ typedef struct {
   size_t plan;
   bool closely, done;
   hk_bytes missing; /* what the way of summing lacks that lacks least */
-  hk_ns bound;      /* of the update; with an overlap hk_turn_least; of any way of summing */
+  hk_ns bound;      /* of the update; with an overlap hk_turn_settled; of any way of summing */
 } place;
 
 typedef struct {
@@ -42,8 +42,12 @@ static bool is_way(const pruning *p, size_t j, size_t i) {
 }
 
 static hk_status bound_of(const pruning *p, const hk_plan *plan, hk_ns *bound) {
-  if (plan->overlap != HK_OVERLAP_NONE) return hk_turn_least(&p->turn, plan, bound, p->err);
-  *bound = hk_bound_shares(plan, p->machine);
+  if (plan->overlap == HK_OVERLAP_NONE) {
+    *bound = hk_bound_shares(plan, p->machine);
+    return HK_OK;
+  }
+  HK_TRY(hk_turn_least(&p->turn, plan, bound, p->err));
+  *bound = hk_turn_settled(*bound);
   return HK_OK;
 }
 

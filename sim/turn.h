@@ -17,6 +17,15 @@
  *
  * Nor is it shorter than the time in which a resource or a lane does all of an iteration.
  *
+ * Forward and backward are slower while the CPU updates. Of the computation G(b) from forward of
+ * block b to its backward let the passes S(b), times alone, keep at most the share k of their rate.
+ * Of the CPU's time C, in which it works on all updates, at most W has passed outside, where W is
+ * now the real time there. Of the time T that the computation then takes, T >= (G - S) + x + y, x
+ * beside updates and y not, with S <= k x + y and y <= T - (C - W). So
+ *
+ *   T >= k G(b) + (1 - k) (S(b) + C - W),  and W + T grows with W:
+ *   period >= W(b) + k G(b) + (1 - k) (S(b) + C - W(b))
+ *
  * Example: three blocks, forward 4 ms, backward 8 ms, flush 2 ms each; the CPU updates a block in
  * 10 ms after the barrier. With a = 0 and b = 2 the period is at least 2 + 30 + 4 + 24 = 60 ms. */
 #ifndef HK_SIM_TURN_H
@@ -25,6 +34,8 @@
 #include "core/graph/plan.h"
 #include "sim/sim.h"
 
+#define HK_TURN_KEPT 4 /* shares; passes with further ones count as not slowed */
+
 /* What all plans of a model, a job and a machine have in common. */
 typedef struct {
   const hk_machine *machine;
@@ -32,14 +43,20 @@ typedef struct {
    * forward, and through its last backward; ns. */
   double *begin, *end;
   double load[HK_RES_COUNT]; /* use of resources by forward, backward and collectives */
+  /* Passes that keep at most the share kept[k] while the CPU updates, if its team has `threads`:
+   * what they take of *begin and *end without latencies, slow_begin[k * blocks + block]. */
+  int n_kept, threads;
+  double kept[HK_TURN_KEPT], *slow_begin, *slow_end;
 } hk_turn;
 
 /* `plan`: any of them. Close also after a failure. */
 hk_status hk_turn_open(const hk_plan *plan, const hk_machine *machine, hk_turn *turn,
                        hk_error *err);
 void hk_turn_close(hk_turn *turn);
-/* Sets *least to a time that no settled iteration of the plan (hk_forecast.settled) is shorter
- * than, in any order of its operations. */
+/* Sets *least to a time that the average iteration is not shorter than, in any order of the plan's
+ * operations: nor is one that all later ones repeat (hk_simulate_until_repeat). */
 hk_status hk_turn_least(const hk_turn *turn, const hk_plan *plan, hk_ns *least, hk_error *err);
+/* A time that no settled iteration (hk_forecast.settled) of such a plan is shorter than. */
+hk_ns hk_turn_settled(hk_ns least);
 
 #endif

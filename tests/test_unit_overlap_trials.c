@@ -47,7 +47,8 @@ static hk_ns cost_of(const hk_plan *trial, const hk_machine *machine) {
   return cost;
 }
 
-/* 12 blocks, on a GPU that may have too little memory for some trials. */
+/* 12 blocks, on a GPU that may have too little memory for some trials, and is slower beside updates
+ * in two of three. */
 static void open_trials(fixture *x, uint64_t seed) {
   hk_error err = {0};
   random_stream r = {seed * 7919};
@@ -55,6 +56,7 @@ static void open_trials(fixture *x, uint64_t seed) {
   x->machine.gpus.value = 1;
   x->machine.cores.value = 16;
   x->machine.gpu_memory.value = scale(&r, 4e9, 4e10);
+  if (seed % 3 != 0) x->machine.compute_beside_update.value = scale(&r, 0.3, 1);
   x->model = equal_blocks(12, 100000000, scale(&r, 1, 100), scale(&r, 2, 200));
   const hk_plan_settings settings = {.overlap = seed % 2 ? HK_OVERLAP_BOTH : HK_OVERLAP_FORWARD};
   const hk_candidate cpu = {&hk_policy_zero_offload, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET};
@@ -130,7 +132,7 @@ static void the_best_is_that_of_all(void **state) {
   }
   print_message("%d of %d trials are simulated to find the best; %d times none fits\n", known, all,
                 none);
-  assert_true(2 * known < all);
+  assert_true(9 * known < 4 * all);
 }
 
 int main(void) {
