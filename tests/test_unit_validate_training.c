@@ -7,6 +7,7 @@
 
 #include "calib/validate/training.h"
 #include "sim/forecast.h"
+#include "sim/held.h"
 #include "tests/fixture_blocks.h"
 
 /* Three blocks of 10 M parameters. Times of a block: update 10 ms, copies 2 ms each way, forward 4
@@ -156,6 +157,26 @@ static void a_prediction_agrees_with_itself(void **state) {
   }
 }
 
+/* Steps in which nothing ran ahead of the norm are predicted as such, though the plan, which says
+ * what may, is the same: 62 ms, not 54. */
+static void steps_in_which_nothing_ran_ahead(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine = schoolbook_machine();
+  hk_forecast kept = three_blocks(HK_OVERLAP_BOTH, &machine), held;
+  must(hk_held_forecast(&kept.plan, &machine, &held, &err), &err);
+  cJSON *recording = record(&held, &(change){0});
+  hk_training_validation v;
+  must(hk_validate_training(recording, NULL, &machine, &v, &err), &err);
+  assert_int_equal(v.comparison.makespan.measured, 62 * MS);
+  assert_int_equal(v.comparison.makespan.predicted, 62 * MS);
+  assert_int_equal(v.n_differences, 0);
+  hk_training_validation_free(&v);
+  cJSON_Delete(recording);
+  hk_forecast_free(&held);
+  hk_forecast_free(&kept);
+}
+
 /* The first block's update takes 5 ms longer, and forward waits for it: 67 ms instead of 62. */
 static void a_slower_update(void **state) {
   (void)state;
@@ -265,6 +286,7 @@ static void invalid_recordings_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(a_prediction_agrees_with_itself),
+                                     cmocka_unit_test(steps_in_which_nothing_ran_ahead),
                                      cmocka_unit_test(a_slower_update),
                                      cmocka_unit_test(a_late_forward),
                                      cmocka_unit_test(missing_work),

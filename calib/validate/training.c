@@ -9,6 +9,7 @@
 #include "calib/validate/recording.h"
 #include "calib/validate/validate.h"
 #include "sim/forecast.h"
+#include "sim/held.h"
 
 typedef struct {
   hk_training_validation *out;
@@ -460,6 +461,27 @@ static hk_status choose_step(session *s, hk_error *err) {
   return HK_OK;
 }
 
+/* Whether the CPU updated anything in a step before the norm was known. */
+static bool runs_ahead(const hk_recorded *recorded, int64_t step) {
+  hk_ns norm = INT64_MAX, update = INT64_MAX;
+  for (size_t i = 0; i < recorded->n; i++) {
+    const hk_recorded_op *op = &recorded->ops[i];
+    if (op->step != step) continue;
+    if (op->kind == HK_OP_BARRIER) norm = op->start;
+    if (op->kind == HK_OP_ADAMW_CPU) update = hk_min(update, op->start);
+  }
+  return update < norm;
+}
+
+/* An iteration has the update of the step before it, and what runs ahead of its own. If nothing ran
+ * ahead of either norm, because clipping was expected to act, such steps are predicted. */
+static void choose_steps(session *s) {
+  hk_plan *plan = &s->out->plan;
+  const int64_t step = s->out->step;
+  const bool ahead = runs_ahead(&s->recorded, step) || runs_ahead(&s->recorded, step - 1);
+  if (hk_plan_is_held(plan) && !ahead) plan->steps = HK_STEPS_HELD;
+}
+
 /* Takes plan, block times and step from the first rank. */
 static hk_status follow(session *s, const hk_training_validation *first, hk_error *err) {
   hk_training_validation *v = s->out;
@@ -481,7 +503,10 @@ static hk_status validate(session *s, const cJSON *recording, const hk_training_
   HK_TRY(hk_recorded_periods(&s->recorded, is_overlapped(s), &v->periods, &v->steps, &v->n_periods,
                              err));
   HK_TRY(first != NULL ? follow(s, first, err) : choose_step(s, err));
-  if (first == NULL) HK_TRY(set_block_times(s, measured, err));
+  if (first == NULL) {
+    choose_steps(s);
+    HK_TRY(set_block_times(s, measured, err));
+  }
   HK_TRY(predict(s, err));
   HK_TRY(join(s, err));
   find_window(s);

@@ -23,6 +23,11 @@ static const char *const block_times[] = {
     [HK_BLOCKS_OF_MODEL] = "from --model",
 };
 
+static const char *const step_kinds[] = {
+    [HK_STEPS_KEPT] = "",
+    [HK_STEPS_HELD] = "updates: none ran ahead of the norm\n",
+};
+
 static const char *difference_cause(const hk_op_difference *d) {
   return d->waits ? "wait" : hk_cause_name(d->cause);
 }
@@ -140,7 +145,7 @@ static void print_heading(const hk_training_validation *v, const hk_machine *mac
          hk_plan_title(&v->plan, title, sizeof title), machine->name);
   printf("step %lld, the median of %zu recorded iterations (%.3f to %.3f ms)\n", (long long)v->step,
          v->n_periods, hk_ms(least), hk_ms(most));
-  printf("block times: %s\n", block_times[v->block_times]);
+  printf("%sblock times: %s\n", step_kinds[v->plan.steps], block_times[v->block_times]);
   printf("forward waits between blocks: predicted %.3f ms, measured %.3f ms\n\n",
          hk_ms(v->forward_wait.predicted), hk_ms(v->forward_wait.measured));
 }
@@ -202,7 +207,7 @@ static hk_status print_ranks_text(const hk_args *args, const hk_ranks_validation
   printf("%s, overlap %s, %s, on %s\n", first->plan.model.name,
          hk_overlap_names[first->plan.overlap], hk_plan_title(&first->plan, title, sizeof title),
          machine->name);
-  printf("block times: %s\n\n",
+  printf("%sblock times: %s\n\n", step_kinds[first->plan.steps],
          first->block_times == HK_BLOCKS_RECORDED
              ? "from the first rank's recording, with what the update beside them cost"
              : block_times[first->block_times]);
