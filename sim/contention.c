@@ -40,9 +40,9 @@ double hk_pass_kept(const hk_graph *graph, const hk_op *op, const hk_machine *m,
   const double kept = m->compute_beside_update.value;
   if (!isfinite(d.cap)) return 1;
   if (!isfinite(d.launched)) return kept;
-  return fmin(
-      1, hk_slowest_rate(kept * d.computed, launches * d.launched, hk_spread_beside(m), d.among) /
-             d.cap);
+  const double launched = fmin(launches, d.beside) * d.launched;
+  return fmin(1,
+              hk_slowest_rate(kept * d.computed, launched, hk_spread_beside(m), d.among) / d.cap);
 }
 
 /* -- application -------------------------------------------------------------------------- */
@@ -115,7 +115,7 @@ static double pass_beside(const hk_sim_state *s, const hk_active_op *active,
   double launched = active->launched;
   double scatter = m->launch_spread.value;
   if (host->team) {
-    launched *= hk_launches_kept(m, s->graph->launch_beside_update);
+    launched *= fmin(hk_launches_kept(m, s->graph->launch_beside_update), active->launches_kept);
     scatter = hk_spread_beside(m);
   }
   if (host->full) launched *= m->beside_full_team.value;

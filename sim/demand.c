@@ -91,6 +91,7 @@ static hk_demand at_rate(hk_ns latency, double rate) {
                      .beside_compute = 1,
                      .cap = rate,
                      .launched = INFINITY,
+                     .beside = 1,
                      .weight = rate,
                      .weight_crowded = rate};
 }
@@ -205,6 +206,7 @@ static hk_demand pass(const hk_graph *graph, const hk_op *op, const hk_machine *
   d.computed = d.cap;
   d.launched = (double)op->work / (ns / 1e9);
   d.among = op->profile.sharded > 0 || op->hooked ? sharing(graph) : 1;
+  d.beside = d.among > 1 && op->kind == HK_OP_FORWARD ? m->forward_beside.value : 1;
   d.cap = d.weight = d.weight_crowded =
       hk_slowest_rate(d.computed, d.launched, m->launch_spread.value, d.among);
   return d;
@@ -416,6 +418,7 @@ static hk_demand only_latency(double ns) {
                      .beside_compute = 1,
                      .cap = INFINITY,
                      .launched = INFINITY,
+                     .beside = 1,
                      .weight = 1,
                      .weight_crowded = 1};
 }
@@ -493,7 +496,7 @@ hk_demand hk_demand_of(const hk_graph *graph, const hk_op *op, const hk_machine 
     case HK_OP_HOST_WAIT:
       return only_latency(0);
     case HK_OP_STEP_OVERHEAD:
-      return only_latency(m->step_overhead.value);
+      return only_latency(op->hooked ? m->fsdp_step.value : m->step_overhead.value);
     case HK_OP_SUBGROUP_OVERHEAD:
       return only_latency(m->subgroup_overhead.value);
     case HK_OP_UNSCALE_CPU:

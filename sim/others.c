@@ -16,10 +16,10 @@ const hk_other_info hk_other_infos[HK_OTHER_COUNT] = {
     [HK_OTHER_FSDP] = {"FSDP2 CPU offload", "torch 2.15",
                        "CPUOffloadPolicy, OMP_NUM_THREADS = cores / ranks. Ranks started without "
                        "the variable took 5520 ms (2 x H100) for the work of the evidence",
-                       -16.5,
-                       "1807 ms: 3.0 G, micro-batch 4, 2 x H200; 2 x H100: 1845 ms (-11.7 %)"},
+                       -15.6,
+                       "1807 ms: 3.0 G, micro-batch 4, 2 x H200; 2 x H100: 1845 ms (-10.7 %)"},
     [HK_OTHER_FSDP_ONE_THREAD] = {"FSDP2 CPU offload, torchrun's threads", "torch 2.15",
-                                  "the same; torchrun sets OMP_NUM_THREADS=1", -46.3,
+                                  "the same; torchrun sets OMP_NUM_THREADS=1", -46.0,
                                   "5937 ms: 3.0 G, micro-batch 4, 2 x H100"},
     [HK_OTHER_TORCHAO] = {"torchao CPU offload, no fp32 weights", "torchao 0.19",
                           "CPUOffloadOptimizer with bf16 parameters and moments, another "

@@ -13,8 +13,8 @@ static bool same_demand(const hk_active_op *a, const hk_active_op *b) {
       a->traffic != b->traffic || a->rank != b->rank || a->slowed != b->slowed ||
       a->computes != b->computes || a->updates != b->updates || a->sums != b->sums ||
       a->beside_compute != b->beside_compute || a->launched != b->launched ||
-      a->computed != b->computed || a->among != b->among || a->host_wish != b->host_wish ||
-      a->activity.n_uses != b->activity.n_uses)
+      a->computed != b->computed || a->launches_kept != b->launches_kept || a->among != b->among ||
+      a->host_wish != b->host_wish || a->activity.n_uses != b->activity.n_uses)
     return false;
   for (int32_t u = 0; u < a->activity.n_uses; u++)
     if (a->uses[u].resource != b->uses[u].resource || a->uses[u].per_unit != b->uses[u].per_unit)

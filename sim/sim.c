@@ -127,6 +127,7 @@ static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
   active->beside_compute = d.beside_compute;
   active->launched = d.launched;
   active->computed = d.computed;
+  active->launches_kept = d.beside;
   active->among = d.among;
   memset(active->beside, 0, sizeof active->beside);
   active->updates = op->phase == HK_PHASE_UPDATE;

@@ -96,6 +96,7 @@ typedef struct {
   double launched; /* forward and backward: rate at which the host queues its kernels, work units a
                       second; INFINITY: not known. `cap` is not higher */
   double computed; /* the same for the GPU alone, if `launched` is known */
+  double beside;   /* most that is kept of `launched` while the CPU updates, a fraction */
   int among;       /* ranks whose launches it waits for, itself one of them */
   double weight;   /* in work units a second, see sim/share.h */
   double weight_crowded; /* weight while copies and CPU kernels mix, or several GPUs copy in one

@@ -36,6 +36,7 @@ typedef struct {
   bool sums;                 /* copies sums of several micro-steps that the engine keeps */
   double beside_compute;     /* share of its cap that is kept while its rank computes */
   double launched, computed; /* see hk_demand */
+  double launches_kept;      /* the same: `beside` */
   int among;                 /* the same */
   double beside[8]; /* caps of forward or backward so far, by what is beside; 0: not known */
   double host_wish; /* CPU kernel: host memory traffic at its cap, bytes/s; others: 0 */

@@ -24,7 +24,7 @@ head -n 1 out | grep -qE "fits: [0-9.]+ \+- [0-9.]+ ms/iteration" || fail "plan:
 prints "^rank .* iter ms +\+- ms"
 prints "^ +1=? +gpu-only +hocket .* \+-[0-9.]+ "
 prints "^\+-: half of the 95 % interval"
-prints "gpu.collective_share \(fitted\) [0-9.]+ %"
+prints "framework.fsdp_step_ns \(default\) [0-9.]+ %"
 # The measurement that would narrow it most, and by how much.
 tr '\n' ' ' <out | grep -qE "Narrowed most by measuring [a-z0-9._]+ +\('hocket (fit|calibrate)'[a-z ]+\): to +about [0-9]+ % of" ||
   fail "plan does not say what would narrow the interval"

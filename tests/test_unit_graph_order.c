@@ -293,13 +293,14 @@ static void reductions_leave_the_network_busy(void **state) {
   hk_plan_free(&plan);
 }
 
-/* FSDP2 on two GPUs: before forward and before backward the compute stream copies the 2 bytes of
- * each weight that were gathered, after backward the 2 bytes of each gradient, and each byte is
- * read and written. With 1 B/ns of GPU memory that is 4 + 8 ns a parameter; products and links take
- * nothing. If all state is on the GPUs, torch's fp32 parameters are also cast: of its half a rank
- * reads and writes 6 bytes before each of two gathers and after the reduction, 9 ns. The hooks of a
- * block take the host as long as its launches, unless these were fitted to runs that had hooks.
- * DeepSpeed copies in operations of its own, and one rank copies nothing. */
+/* FSDP2 on two GPUs: before forward and before backward a rank copies its half of the weights to a
+ * buffer, 1 byte a parameter, and then the 2 bytes of each weight that were gathered; after
+ * backward the 2 bytes of each gradient, which count twice. Each byte is read and written. With 1
+ * B/ns of GPU memory that is 6 + 6 + 8 ns a parameter; products and links take nothing. If all
+ * state is on the GPUs, torch's fp32 parameters are cast instead of copied: of its half a rank
+ * reads and writes 6 bytes, not 4, before each of two gathers, and 6 after the reduction, 5 ns
+ * more. The hooks of a block take the host as long as its launches, unless these were fitted to
+ * runs that had hooks. DeepSpeed copies in operations of its own, and one rank copies nothing. */
 static void check_copies(const hk_policy *policy, int sharded) {
   enum { EMBED = 256 * 64, HEAD = EMBED + 64, LAYER = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 };
   const hk_ns parameters = EMBED + LAYERS * LAYER + HEAD;
@@ -346,8 +347,52 @@ static void check_copies(const hk_policy *policy, int sharded) {
 
 static void sharded_blocks_are_copied(void **state) {
   (void)state;
-  check_copies(&hk_policy_zero_offload, 4 + 8);
-  check_copies(&hk_policy_gpu_only, 4 + 8 + 9);
+  check_copies(&hk_policy_zero_offload, 6 + 6 + 8);
+  check_copies(&hk_policy_gpu_only, 6 + 6 + 8 + 5);
+}
+
+/* Time of `iterations` in which nothing but the host's part of FSDP2's step takes any, 5,000 ns. */
+static hk_ns host_of_steps(const hk_policy *policy, hk_overlap overlap, hk_runtime runtime,
+                           int gpus, int iterations) {
+  hk_error err = {0};
+  hk_machine machine = ideal_machine();
+  hk_job job = ALONE;
+  hk_result result;
+  machine.fsdp_step.value = 5000;
+  machine.fsdp_launches.value = 0.5;
+  job.gpus = gpus, job.grad_accum = 2;
+  hk_plan plan = planned(policy, HK_POLICY_OPTIONS_NONE, runtime, &job, HK_FLUSH_ASYNC);
+  plan.overlap = overlap;
+  const hk_expand what = {.phases = HK_EXPAND_ALL, .iterations = iterations};
+  hk_graph graph;
+  must(hk_graph_build(&plan, what, &graph, &err), &err);
+  must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
+  const hk_ns time = result.timeline.makespan;
+  hk_result_free(&result);
+  hk_graph_free(&graph);
+  hk_plan_free(&plan);
+  return time;
+}
+
+/* Under FSDP2 an iteration begins with an empty queue, and hocket's step waits for the norm: twice
+ * 5 us in an iteration, on all ranks at the same time. torch's own step is queued ahead of the GPU.
+ * One GPU and DeepSpeed have neither. */
+static void host_of_a_step_delays_sharded_ranks(void **state) {
+  (void)state;
+  const hk_runtime hocket = HK_RUNTIME_HOCKET;
+  const hk_overlap none = HK_OVERLAP_NONE, both = HK_OVERLAP_BOTH;
+  const struct {
+    hk_ns found, expected;
+  } cases[] = {
+      {host_of_steps(&hk_policy_zero_offload, none, hocket, 2, 1), 10000},
+      {host_of_steps(&hk_policy_gpu_only, none, hocket, 2, 1), 5000},
+      {host_of_steps(&hk_policy_zero_offload, both, hocket, 2, 3), 30000},
+      {host_of_steps(&hk_policy_zero_offload, none, hocket, 1, 1), 0},
+      {host_of_steps(&hk_policy_zero_offload, both, hocket, 1, 3), 0},
+      {host_of_steps(&hk_policy_zero_offload, none, HK_RUNTIME_DEEPSPEED, 2, 1), 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    assert_in_range(cases[i].found, cases[i].expected, cases[i].expected + 2500);
 }
 
 /* torch clips before its AdamW: of its half of the parameters a rank reads 4 bytes for the norm,
@@ -547,6 +592,7 @@ int main(void) {
       cmocka_unit_test(barrier_waits_for_all),
       cmocka_unit_test(reductions_leave_the_network_busy),
       cmocka_unit_test(sharded_blocks_are_copied),
+      cmocka_unit_test(host_of_a_step_delays_sharded_ranks),
       cmocka_unit_test(torch_clips),
       cmocka_unit_test(late_gradients_count_as_waiting),
       cmocka_unit_test(operations_and_lanes),

@@ -216,6 +216,27 @@ static void launches_slow_beside_the_team(void **state) {
   hk_forecast_free(&f);
 }
 
+/* Two ranks, each with half of every block: backward ends at 0, updates end at 6, 11 and 16, and
+ * weights are up at 7, 12 and 17. Forward of FSDP2 is launched at half its rate beside them, in 6
+ * ms instead of 3, backward is not. The first block takes from 7 to 13. Half of the second is done
+ * at 16, the rest takes half of the GPU's 4 ms. The third ends at 22; if nothing is slower, at 21.
+ * One rank has no FSDP2. */
+static void forward_of_ranks_is_slower_beside_updates(void **state) {
+  (void)state;
+  hk_machine machine = machine_without_factors();
+  machine.gpus.value = 2;
+  machine.gpu_hbm.value = 1e18;
+  for (int ranks = 1; ranks <= 2; ranks++) {
+    for (int slow = 0; slow < 2; slow++) {
+      machine.forward_beside.value = slow ? 0.5 : 1;
+      hk_forecast f =
+          forecast_ranks(&(block_times){4, 3, 8, 5, 0}, HK_OVERLAP_FORWARD, 1, ranks, &machine);
+      assert_ms(f.iteration_ns, ranks == 1 ? 38 + 24 : (slow ? 22 : 21) + 24);
+      hk_forecast_free(&f);
+    }
+  }
+}
+
 /* A scatter beside the update that is below the one without counts as that: an update does not make
  * ranks launch more evenly. Found by the fuzzer: the iteration was shorter than the critical path.
  */
@@ -453,6 +474,7 @@ int main(void) {
       cmocka_unit_test(launches_are_not_scaled),
       cmocka_unit_test(the_host_hands_gradients_over),
       cmocka_unit_test(launches_slow_beside_the_team),
+      cmocka_unit_test(forward_of_ranks_is_slower_beside_updates),
       cmocka_unit_test(an_update_evens_no_launches),
       cmocka_unit_test(reckoned_launches_slow_beside_the_team),
       cmocka_unit_test(a_model_states_its_own_fraction),

@@ -94,6 +94,8 @@ static hk_status expand(hk_expansion *x, unsigned phases) {
       } else {
         hk_expand_update_hocket(x, rank, begin);
       }
+      const bool trains = (phases & HK_EXPAND_TRAINING) != 0;
+      if (trains && hk_expand_fsdp(x) && !hk_expand_torchs(x)) hk_expand_step_host(x, rank, begin);
     }
   }
   return x->status;

@@ -147,8 +147,25 @@ static inline int64_t hk_expand_flops(double flops) {
   return (int64_t)(flops < 0x1p62 ? flops : 0x1p62);
 }
 
-/* Whether FSDP2 (torch.distributed.fsdp.fully_shard) gathers the block's weights and reduces its
- * gradients. */
+/* Whether FSDP2 (torch.distributed.fsdp.fully_shard) shards the model. */
+static inline bool hk_expand_fsdp(const hk_expansion *x) {
+  return x->dp > 1 && !x->keeps_weights && x->plan->runtime == HK_RUNTIME_HOCKET;
+}
+
+/* Adds framework.fsdp_step_ns of a rank's host thread, after operation `after`. The GPU has nothing
+ * to do twice in an iteration, while the host thread works:
+ * - from the norm until forward: hocket's step() returns when the norm is known. torch's own step
+ *   only queues kernels, and the host thread is ahead of the GPU there, so the GPU does not wait;
+ * - at the beginning of forward, until the first layer computes: the queue is empty, because
+ *   transformers waits for the GPU there, too (find_packed_sequence_indices). */
+static inline void hk_expand_step_host(hk_expansion *x, int rank, int32_t after) {
+  hk_op op = hk_expand_op(HK_OP_STEP_OVERHEAD, 0);
+  op.micro = x->phase == HK_PHASE_FORWARD ? 0 : -1;
+  op.hooked = true;
+  HK_ADD(x, rank, HK_LANE_HOST, op, after);
+}
+
+/* Whether FSDP2 gathers the block's weights and reduces its gradients. */
 static inline bool hk_expand_sharded(const hk_expansion *x, const hk_block_cost *cost) {
   return cost->gathered > 0 && x->plan->runtime == HK_RUNTIME_HOCKET;
 }

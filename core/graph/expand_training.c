@@ -40,12 +40,23 @@ static void add_scores(const hk_expansion *x, hk_op *op) {
   op->softmax_bytes = hk_whole_bytes(passes * bytes);
 }
 
-/* Of fp32 shards, besides: a rank casts its part to bf16 before it is gathered, and reduced
- * gradients to fp32 (foreach_all_gather, foreach_reduce). Streams of their own do that, beside
- * computation, which has as much less of GPU memory. The result is half of what is read and
- * written. Example: two ranks gather 2 GB, 1 G parameters: each casts 0.5 G x 6 B. */
-static hk_bytes cast(const hk_expansion *x, hk_bytes whole) {
-  return whole / HK_BYTES_BF16 / x->dp * HK_BYTES_CAST / 2;
+/* What a rank copies for a block's collectives, each byte read and written: its part into the
+ * buffer that is gathered (foreach_all_gather, on a stream of its own beside computation, which has
+ * as much less of GPU memory), then on the compute stream what was gathered into the block's
+ * tensors (foreach_all_gather_copy_out), and after backward the gradients into the buffer that is
+ * reduced (foreach_reduce_scatter_copy_in). The kernel of the last one, chunk_cat, moves bytes at
+ * half the rate of the others, so its bytes count twice: on two H100 nodes 6 GB of gradients took
+ * 8.8 ms, 6 GB of weights 4.4 ms (bench/results/training/ranks.md). */
+static hk_bytes copied(const hk_expansion *x, const hk_block_cost *cost, bool backward) {
+  return cost->gathered + cost->gathered / x->dp + (backward ? 2 * cost->all_grad_bytes : 0);
+}
+
+/* Of fp32 shards a rank casts its part to bf16 as it copies it, and reduced gradients to fp32
+ * (foreach_reduce). The result is half of what is read and written. Example: two ranks gather 2 GB,
+ * 1 G parameters: each casts 0.5 G x 6 B, of which it would have copied 0.5 G x 4 B anyway. */
+static hk_bytes cast(const hk_expansion *x, const hk_block_cost *cost, bool backward) {
+  const hk_bytes whole = cost->gathered + (backward ? cost->all_grad_bytes : 0);
+  return whole / HK_BYTES_BF16 / x->dp * HK_BYTES_CAST / 2 - cost->gathered / x->dp;
 }
 
 /* A measured time of computation includes its launches, or they are in hk_op.profile. */
@@ -65,10 +76,7 @@ static bool launches_while_computing(const hk_expansion *x, const hk_block_cost 
 }
 
 /* Forward or backward. If its time was measured, the number of floating-point operations does not
- * matter.
- * Before FSDP2's forward and backward of a block the compute stream copies what was gathered into
- * the block's tensors (foreach_all_gather_copy_out), and after backward the gradients into the
- * buffer that is reduced (foreach_reduce_scatter_copy_in). */
+ * matter. */
 static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost *cost, int micro,
                      int launches) {
   const bool backward = kind == HK_OP_BACKWARD;
@@ -85,8 +93,8 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
                                  sharded && launch > 0 ? cost->forward_launch : 0, layers};
   op.hooked = sharded && reckoned;
   if (cost->stores_scores) add_scores(x, &op);
-  if (sharded) op.copied = cost->gathered + (backward ? cost->all_grad_bytes : 0);
-  if (sharded && hk_expand_torchs(x)) op.cast = cast(x, op.copied);
+  if (sharded) op.copied = copied(x, cost, backward);
+  if (sharded && hk_expand_torchs(x)) op.cast = cast(x, cost, backward);
   op.copied += (backward ? cost->whole_backward : cost->whole_forward) / 2; /* each way */
   return op;
 }
@@ -270,8 +278,14 @@ static void compute(hk_expansion *x, hk_pass *pass, hk_op op, hk_bytes tp_sent,
   exchange_tokens(x, pass, op.kind == HK_OP_BACKWARD, cost, micro);
 }
 
+/* Each rank's first forward begins when its GPU has nothing queued, see hk_expand_step_host. */
+static void begin_iteration(hk_expansion *x) {
+  for (int r = 0; r < x->graph->ranks && hk_expand_fsdp(x); r++) hk_expand_step_host(x, r, -1);
+}
+
 void hk_expand_forward(hk_expansion *x, int micro) {
   hk_pass pass;
+  if (micro == 0) begin_iteration(x);
   begin_pass(&pass);
   receive(x, &pass, micro);
   for (int i = 0; i < x->n_blocks; i++) {

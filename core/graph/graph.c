@@ -120,7 +120,7 @@ static bool is_in_both_passes(hk_op_kind kind) {
          kind == HK_OP_TP_ALL_REDUCE || kind == HK_OP_STAGE_SEND || kind == HK_OP_ALL_TO_ALL;
 }
 
-/* "forward L3 m1", "launch L3 bwd", "memory_report bwd", "barrier". */
+/* "forward L3 m1", "launch L3 bwd", "memory_report bwd", "step_overhead fwd", "barrier". */
 static void label_pass(const hk_graph *graph, const hk_op *o, char *buffer, size_t size) {
   char block[16] = "", micro[16] = "";
   if (o->block != HK_BLOCK_NONE) snprintf(block, sizeof block, " L%d", (int)o->block);
@@ -128,7 +128,9 @@ static void label_pass(const hk_graph *graph, const hk_op *o, char *buffer, size
   const char *where = o->block == HK_BLOCK_EMBED ? " embed" : block;
   if (o->block == graph->layers) where = " head";
   const bool second = o->phase == HK_PHASE_BACKWARD && is_in_both_passes(o->kind);
-  snprintf(buffer, size, "%s%s%s%s", kind_names[o->kind], where, micro, second ? " bwd" : "");
+  const bool first = o->phase == HK_PHASE_FORWARD && o->kind == HK_OP_STEP_OVERHEAD;
+  const char *phase = second ? " bwd" : first ? " fwd" : "";
+  snprintf(buffer, size, "%s%s%s%s", kind_names[o->kind], where, micro, phase);
 }
 
 int32_t hk_op_iteration(const hk_graph *graph, int32_t op) {

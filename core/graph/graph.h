@@ -38,7 +38,7 @@ const char *hk_phase_name(hk_phase phase); /* "forward" */
   X(GRAD_CAST_CPU, "grad_cast_cpu", "params", "bf16 to fp32 on the CPU after a 2-byte flush")     \
   X(BARRIER, "barrier", "none", "all lanes meet; the gradient norm is known")                     \
   X(HOST_WAIT, "host_wait", "none", "host thread waits for a copy")                               \
-  X(STEP_OVERHEAD, "step_overhead", "none", "DeepSpeed: step outside its loop over subgroups")    \
+  X(STEP_OVERHEAD, "step_overhead", "none", "host's part of a step: DeepSpeed, FSDP2")            \
   X(SUBGROUP_OVERHEAD, "subgroup_overhead", "subgroups", "DeepSpeed: bookkeeping")                \
   X(UNSCALE_CPU, "unscale_cpu", "params", "separate unscale and clip pass, fp32 gradient")        \
   X(ADAMW_CPU_FP32, "adamw_cpu_fp32", "params", "AdamW, fp32 gradient, no cast")                  \
@@ -147,7 +147,7 @@ typedef struct {
   hk_bytes cast;   /* the same, by casts in torch's own plan (hk_op_of_any_plan) */
   bool experts;    /* all_gather, reduce_scatter: among the ranks with the same experts */
   bool hooked;     /* launch, or with an overlap a pass of which no launches were measured: FSDP2's
-                      hooks gather and reduce the block */
+                      hooks gather and reduce the block; step_overhead: of FSDP2 */
   bool ahead; /* adamw_cpu: its subgroup runs ahead of the norm, so it writes to spare memory */
   hk_when when;
 } hk_op;

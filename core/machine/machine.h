@@ -65,6 +65,18 @@ typedef struct {
  * without communication (torch 2.15, process group "fake"): forward took 57 instead of 29 to 33 ms,
  * and backward 90 instead of 64. What FSDP2 does on a GPU besides is not in it.
  *
+ * The default of framework.fsdp_step_ns is from recordings of 28 layers on two nodes of two H100
+ * (bench/results/training/ranks.md, nodes ZZ and WWW). From the norm to the beginning of forward
+ * hocket's GPUs were idle for 8.7 to 12 ms, 17 in the row without GPU memory on ZZ. In forward of
+ * torch's own step they were idle for 9 and 4 ms on ZZ's ranks. hocket's first layer began 10 to 15
+ * ms after forward where the host thread was least disturbed by updates.
+ *
+ * The default of framework.forward_beside_update is from twelve forwards beside updates of both
+ * ranks of two H100, recorded on nodes WWW (eight, clipped) and ZZ (four): on the slower rank a
+ * block took 5 to 27 ms, 15.6 in the mean, until the update ended, where launches and hooks alone
+ * take 3.4. The slower of two ranks takes 1.45 times the median with ranks.spread_beside_update.
+ * Why, is not known; backward, which another thread launches, is not as slow.
+ *
  * The default of ranks.launch_spread is about the middle of passes that the host limited, with no
  * update beside them, on H200 nodes R, S and T: 0.09 to 0.20, with one outlier of 0.35
  * (bench/results/training/threads.md). That of ranks.spread_beside_update was fitted to
@@ -118,10 +130,16 @@ typedef struct {
   X(fsdp_launches, "framework.fsdp_launches", "1", 1e-2, 1, 0.55,                                  \
     "FSDP2: fraction of the host's time in forward that launches kernels; its hooks take the "     \
     "rest, and as long in backward")                                                               \
+  X(fsdp_step, "framework.fsdp_step_ns", "ns", 0, 1e12, 1e7,                                       \
+    "FSDP2: time in which the GPU waits for the framework's host thread, in the step and again "   \
+    "at the beginning of forward")                                                                 \
   X(handover, "framework.handover_ns", "ns", 0, 1e9, 5.2e4,                                        \
     "hocket: time for the framework's host thread to hand over the gradient of one tensor")        \
   X(launch_beside_update, "framework.launch_beside_update", "1", 1e-2, 1, 0.7,                     \
     "fraction of its rate at which the host thread launches while the CPU updates")                \
+  X(forward_beside, "framework.forward_beside_update", "1", 1e-2, 1, 0.3,                          \
+    "FSDP2: at most this fraction of its rate is kept by the host thread that launches forward "   \
+    "while the CPU updates")                                                                       \
   X(beside_full_team, "framework.beside_full_team", "1", 1e-2, 1, 0.9,                             \
     "fraction of its rate that each of both keeps while the host thread launches beside a CPU "    \
     "team that leaves the framework too few cores")                                                \
