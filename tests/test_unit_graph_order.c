@@ -359,13 +359,12 @@ static hk_ns host_of_steps(const hk_policy *policy, hk_overlap overlap, hk_runti
   hk_job job = ALONE;
   hk_result result;
   machine.fsdp_step.value = 5000;
-  machine.fsdp_launches.value = 0.5;
   job.gpus = gpus, job.grad_accum = 2;
   hk_plan plan = planned(policy, HK_POLICY_OPTIONS_NONE, runtime, &job, HK_FLUSH_ASYNC);
   plan.overlap = overlap;
-  const hk_expand what = {.phases = HK_EXPAND_ALL, .iterations = iterations};
   hk_graph graph;
-  must(hk_graph_build(&plan, what, &graph, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, iterations, false, false}, &graph, &err),
+       &err);
   must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
   const hk_ns time = result.timeline.makespan;
   hk_result_free(&result);
@@ -374,9 +373,8 @@ static hk_ns host_of_steps(const hk_policy *policy, hk_overlap overlap, hk_runti
   return time;
 }
 
-/* Under FSDP2 an iteration begins with an empty queue, and hocket's step waits for the norm: twice
- * 5 us in an iteration, on all ranks at the same time. torch's own step is queued ahead of the GPU.
- * One GPU and DeepSpeed have neither. */
+/* Under FSDP2 an iteration begins with an empty queue, and hocket's step waits for the norm, 5 us
+ * each. torch's own step is queued ahead of the GPU. One GPU and DeepSpeed have neither. */
 static void host_of_a_step_delays_sharded_ranks(void **state) {
   (void)state;
   const hk_runtime hocket = HK_RUNTIME_HOCKET;
@@ -388,7 +386,6 @@ static void host_of_a_step_delays_sharded_ranks(void **state) {
       {host_of_steps(&hk_policy_gpu_only, none, hocket, 2, 1), 5000},
       {host_of_steps(&hk_policy_zero_offload, both, hocket, 2, 3), 30000},
       {host_of_steps(&hk_policy_zero_offload, none, hocket, 1, 1), 0},
-      {host_of_steps(&hk_policy_zero_offload, both, hocket, 1, 3), 0},
       {host_of_steps(&hk_policy_zero_offload, none, HK_RUNTIME_DEEPSPEED, 2, 1), 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
