@@ -48,9 +48,9 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
  * buffers that only clipped steps need. */
 hk_bytes hk_overlap_gpu_bytes(const hk_plan *plan);
 
-/* Of a plan that fits: the mean of steps that are clipped and steps that are not, and the same as
- * it is compared, longer by what measurements were longer than simulations. */
-hk_status hk_overlap_judge(const hk_forecast *forecast, double clip_share,
+/* Of a plan that fits, with this iteration: the mean of steps that are clipped and steps that are
+ * not, and the same as it is compared, longer by what measurements were longer than simulations. */
+hk_status hk_overlap_judge(const hk_plan *plan, hk_ns iteration, double clip_share,
                            const hk_machine *machine, hk_ns *cost, hk_ns *mean, hk_error *err);
 
 /* Seconds of a block's computation alone. */

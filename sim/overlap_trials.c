@@ -129,8 +129,8 @@ static double slower_of(const hk_plan *plan) {
   return hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0 ? STAGED_SLOWER : 1;
 }
 
-static hk_status judge(const hk_plan *plan, hk_ns iteration, double clip_share,
-                       const hk_machine *machine, hk_ns *cost, hk_ns *mean, hk_error *err) {
+hk_status hk_overlap_judge(const hk_plan *plan, hk_ns iteration, double clip_share,
+                           const hk_machine *machine, hk_ns *cost, hk_ns *mean, hk_error *err) {
   const double kept = (1 - clip_share) * (double)iteration;
   hk_ns held_cost = iteration, held = iteration;
   if (clip_share > 0) HK_TRY(judge_held(plan, machine, &held_cost, &held, err));
@@ -139,12 +139,7 @@ static hk_status judge(const hk_plan *plan, hk_ns iteration, double clip_share,
   return HK_OK;
 }
 
-hk_status hk_overlap_judge(const hk_forecast *f, double clip_share, const hk_machine *machine,
-                           hk_ns *cost, hk_ns *mean, hk_error *err) {
-  return judge(&f->plan, f->iteration_ns, clip_share, machine, cost, mean, err);
-}
-
-/* What judge makes of the iteration alone, less its rounding. */
+/* What hk_overlap_judge makes of the iteration alone, less its rounding. */
 static hk_ns least_cost(const hk_overlap_trials *s, const hk_plan *plan, hk_ns iteration) {
   return hk_max(0, (hk_ns)(slower_of(plan) * (1 - s->clip_share) * (double)iteration) - 2);
 }
@@ -177,7 +172,7 @@ static hk_status simulate(const hk_overlap_trials *s, hk_trial *t, hk_error *err
   if (!preview.feasible) return HK_OK;
   /* If iterations do not repeat, the last one may be shorter than the average. */
   const hk_ns iteration = hk_max(preview.iteration_ns, t->least);
-  return judge(&t->plan, iteration, s->clip_share, s->machine, &t->cost, &mean, err);
+  return hk_overlap_judge(&t->plan, iteration, s->clip_share, s->machine, &t->cost, &mean, err);
 }
 
 /* Simulates trials in parallel. */

@@ -9,8 +9,10 @@
  * the capacity, and no iteration is known. */
 typedef struct {
   bool feasible;
+  bool steady; /* the iteration is, within 1 / HK_STEADY */
   hk_ns iteration_ns;
-  hk_bytes peak; /* of GPU memory */
+  hk_bytes peak;     /* of GPU memory */
+  double operations; /* of the graphs that were simulated */
 } hk_preview;
 hk_status hk_preview_of(const hk_plan *plan, const hk_machine *machine, hk_preview *preview,
                         hk_error *err);

@@ -11,10 +11,15 @@
 #include "sim/ahead.h"
 #include "sim/held.h"
 #include "sim/overlap.h"
+#include "sim/preview.h"
 
 #define BATCH        4
-#define MOST_CHANGES 3
+#define MOST_CHANGES 5
 #define MOST_SPREAD  6
+#define DRAWS        16   /* of changes for one plan */
+#define FEW          2    /* buffers */
+#define SMALLER      4    /* sizes of pieces */
+#define UNSTAGED     4    /* subgroups */
 #define STALE        3000 /* rounds without a gain, after which it ends */
 #define ENOUGH       1e-4 /* gap at which it ends */
 #define LARGE        1000 /* operations */
@@ -22,15 +27,19 @@
 #define MATTERS      5e-4 /* gain for which it goes on beyond its patience */
 
 /* Of a short search. */
-#define SHORT_OPS      1e6
-#define SHORT_PATIENCE 0.5e6
+#define SHORT_OPS      3e6
+#define SHORT_PATIENCE 1e6
 #define SHORT_ENOUGH   0.01
 #define SHORT_GAIN     0.008
+
+/* Means of making room on the GPU. */
+enum { ROOM_BUFFERS = 1, ROOM_PIECES = 2, ROOM_STAGED = 4, ROOM_ALL = 7 };
 
 /* Plans are compared by `cost`. */
 typedef struct {
   hk_ns cost;        /* INT64_MAX: does not fit */
   hk_ns mean;        /* of steps that are clipped and steps that are not; as simulated */
+  hk_bytes peak;     /* of GPU memory */
   double operations; /* simulated for it */
 } judgement;
 
@@ -45,7 +54,9 @@ typedef struct {
   bool large;                    /* simulations take longer than waking threads */
   hk_bytes most_kept, most_peak; /* of GPU memory */
   double operations, gained_at;  /* so far; at the last gain of MATTERS */
+  int64_t evaluated;             /* simulated plans */
   hk_plan current;
+  hk_bytes base;       /* of `current`: base_of, on a GPU */
   judgement best;      /* of `current` */
   knob at;             /* KNOBS: changes are random */
   double steps[KNOBS]; /* by how much a knob is turned next */
@@ -288,17 +299,102 @@ static void next_knob(hill *h, bool gained) {
 
 /* -- One change ------------------------------------------------------------------------------- */
 
-/* The i-th plan of a round: a knob turned, or a few changes at random. */
-static hk_status changed(const hill *h, int64_t round, int i, hk_plan *plan, hk_error *err) {
+/* What the search changes, as in `current`. */
+static void undo(const hk_plan *current, hk_plan *plan) {
+  const size_t n = current->n_subgroups;
+  memcpy(plan->subgroups, current->subgroups, n * sizeof *plan->subgroups);
+  memcpy(plan->order, current->order, n * sizeof *plan->order);
+  plan->buffers = current->buffers;
+  plan->piece_numel = current->piece_numel;
+}
+
+static bool is_same(const hk_plan *a, const hk_plan *b) {
+  bool same = a->buffers == b->buffers && a->piece_numel == b->piece_numel;
+  for (size_t i = 0; same && i < a->n_subgroups; i++) {
+    const hk_plan_subgroup *x = &a->subgroups[i], *y = &b->subgroups[i];
+    same = x->route == y->route && x->ahead == y->ahead && x->early == y->early &&
+           x->held_staged == y->held_staged && a->order[i] == b->order[i];
+  }
+  return same;
+}
+
+/* Memory before the first operation. The rest of the peak hardly depends on what changes. */
+static hk_status base_of(const hk_plan *plan, hk_bytes *gpu, hk_bytes *host, hk_error *err) {
+  const hk_expand bare = {HK_EXPAND_ALL, .folded = true, .bare = true};
+  hk_graph graph;
+  HK_TRY(hk_graph_build(plan, bare, &graph, err));
+  *gpu = graph.gpu_base;
+  *host = graph.host_base;
+  hk_graph_free(&graph);
+  return HK_OK;
+}
+
+/* Whether a plan may fit on the GPU; *host: there. */
+static hk_status may_fit(const hill *h, const hk_plan *plan, bool *gpu, bool *host, hk_error *err) {
+  hk_bytes on_gpu, on_host;
+  HK_TRY(base_of(plan, &on_gpu, &on_host, err));
+  *gpu = on_gpu - h->base <= h->most_peak - h->best.peak;
+  *host = on_host <= (hk_bytes)hk_host_capacity(h->machine);
+  return HK_OK;
+}
+
+/* Whether a plan may fit. Makes room on the GPU if that lacks, by some of these means: fewer
+ * buffers; smaller pieces, whose buffers and slots are smaller; a few staged subgroups that the CPU
+ * updates, so that their gradients leave. */
+static hk_status make_fit(const hill *h, size_t means, hk_plan *plan, bool *fits, hk_error *err) {
+  const int64_t piece = plan->piece_numel;
+  bool gpu, host;
+  HK_TRY(may_fit(h, plan, &gpu, &host, err));
+  if (means & ROOM_BUFFERS && !gpu && host && plan->buffers > FEW) {
+    plan->buffers = FEW;
+    HK_TRY(may_fit(h, plan, &gpu, &host, err));
+  }
+  for (int i = 1; means & ROOM_PIECES && i <= SMALLER && !gpu && host; i++) {
+    set_piece(plan, h->start, (double)piece * (1 - 0.15 * i));
+    HK_TRY(may_fit(h, plan, &gpu, &host, err));
+  }
+  for (size_t i = means & ROOM_STAGED ? plan->n_subgroups : 0, n = 0;
+       i > 0 && n < UNSTAGED && !gpu && host; i--) {
+    if (plan->subgroups[i - 1].route != HK_ROUTE_STAGED) continue;
+    plan->subgroups[i - 1].route = HK_ROUTE_CPU;
+    HK_TRY(may_fit(h, plan, &gpu, &host, err));
+    n++;
+  }
+  *fits = gpu && host;
+  return HK_OK;
+}
+
+static void change(const hill *h, hk_plan *plan, uint64_t *r) {
+  for (size_t n = 1 + pick(r, MOST_CHANGES); n > 0; n--) {
+    if (plan->overlap == HK_OVERLAP_NONE)
+      change_alone(plan, h->start, r);
+    else
+      change_overlapped(plan, h->start, r);
+  }
+}
+
+/* The i-th plan of a round: a knob turned, or a few changes at random. *worth: it is another plan
+ * than the current one and may fit. A draw takes as long as one simulated operation for each
+ * subgroup, about, and counts as that. */
+static hk_status changed(const hill *h, int64_t round, int i, hk_plan *plan, bool *worth,
+                         double *operations, hk_error *err) {
+  static const size_t turn_means[BATCH] = {ROOM_PIECES, ROOM_PIECES, ROOM_PIECES | ROOM_STAGED,
+                                           ROOM_ALL};
   uint64_t state = h->options->seed ^ (uint64_t)(round * BATCH + i + 1) * 0xd1342543de82ef95u;
   state = hk_splitmix_next(&state);
   HK_TRY(hk_plan_copy(&h->current, plan, err));
-  if (h->at < KNOBS) HK_TRY(turn(h, i, plan, err));
-  for (size_t n = h->at < KNOBS ? 0 : 1 + pick(&state, MOST_CHANGES); n > 0; n--) {
-    if (plan->overlap == HK_OVERLAP_NONE)
-      change_alone(plan, h->start, &state);
+  *worth = false;
+  for (int n = 0; n < (h->at < KNOBS ? 1 : DRAWS) && !*worth; n++) {
+    *operations += (double)plan->n_subgroups;
+    undo(&h->current, plan);
+    if (h->at < KNOBS)
+      HK_TRY(turn(h, i, plan, err));
     else
-      change_overlapped(plan, h->start, &state);
+      change(h, plan, &state);
+    if (is_same(plan, &h->current)) continue;
+    const size_t means = h->at < KNOBS ? turn_means[i] : pick(&state, ROOM_ALL + 1);
+    HK_TRY(make_fit(h, means, plan, worth, err));
+    *worth = *worth && !is_same(plan, &h->current);
   }
   const size_t resident = hk_plan_count(plan, HK_ROUTE_RESIDENT);
   plan->ratio = 1 - (double)resident / (double)plan->n_subgroups;
@@ -312,34 +408,37 @@ static hk_bytes kept(const hk_plan *plan) {
   return plan->overlap == HK_OVERLAP_NONE ? hk_plan_gpu_state(plan) : hk_overlap_gpu_bytes(plan);
 }
 
-static hk_status judge(const hill *h, const hk_forecast *f, judgement *is, hk_error *err) {
-  is->cost = is->mean = f->iteration_ns;
-  if (f->plan.overlap == HK_OVERLAP_NONE) return HK_OK;
-  return hk_overlap_judge(f, h->options->clip_share, h->machine, &is->cost, &is->mean, err);
+/* Without an overlap. */
+static hk_status simulate_alone(const hill *h, const hk_plan *plan, judgement *is, hk_error *err) {
+  hk_plan copy;
+  hk_forecast f;
+  HK_TRY(hk_plan_copy(plan, &copy, err));
+  HK_TRY(hk_forecast_make(&copy, h->machine, NULL, &f, err));
+  const bool fits = f.feasible && f.result.memory.peak <= h->most_peak;
+  const hk_ns cost = fits ? f.iteration_ns : INT64_MAX;
+  *is = (judgement){cost, cost, f.result.memory.peak, is->operations + (double)f.graph.n_ops};
+  hk_forecast_free(&f);
+  return HK_OK;
 }
 
-/* Operations of all simulations of a forecast: with an overlap of 4 iterations, then of 8, ... */
-static double simulated(const hk_graph *g) {
-  const double n = (double)hk_max(1, g->iterations), first = 4;
-  return (double)g->n_ops * (n <= first ? 1 : (2 * n - first) / n);
+static hk_status simulate_overlapped(const hill *h, const hk_plan *plan, judgement *is,
+                                     hk_error *err) {
+  hk_preview p;
+  HK_TRY(hk_preview_of(plan, h->machine, &p, err));
+  is->operations += p.operations;
+  is->peak = p.peak;
+  if (!p.feasible || !p.steady || p.peak > h->most_peak) return HK_OK;
+  return hk_overlap_judge(plan, p.iteration_ns, h->options->clip_share, h->machine, &is->cost,
+                          &is->mean, err);
 }
 
 /* Simulates a plan. One that no engine takes (Muon on the CPU), outside the limits
- * or without a steady iteration has no cost. After a failure *plan is empty. */
-static hk_status simulate(const hill *h, hk_plan *plan, judgement *is, hk_error *err) {
-  hk_forecast f;
+ * or without a steady iteration has no cost. */
+static hk_status simulate(const hill *h, const hk_plan *plan, judgement *is, hk_error *err) {
   hk_error refusal;
-  *is = (judgement){INT64_MAX, INT64_MAX, 0};
   if (hk_plan_check(plan, &refusal) != HK_OK || kept(plan) > h->most_kept) return HK_OK;
-  HK_TRY(hk_forecast_make(plan, h->machine, NULL, &f, err));
-  is->operations = simulated(&f.graph);
-  const bool steady = f.unsteady_ns <= f.iteration_ns / HK_STEADY;
-  const bool fits = f.feasible && steady && f.result.memory.peak <= h->most_peak;
-  const hk_status status = fits ? judge(h, &f, is, err) : HK_OK;
-  *plan = f.plan;
-  memset(&f.plan, 0, sizeof f.plan);
-  hk_forecast_free(&f);
-  return status;
+  return plan->overlap == HK_OVERLAP_NONE ? simulate_alone(h, plan, is, err)
+                                          : simulate_overlapped(h, plan, is, err);
 }
 
 /* One round. Goes on from the best of the batch if it is not slower: plans that are as fast lead on
@@ -347,27 +446,32 @@ static hk_status simulate(const hill *h, hk_plan *plan, judgement *is, hk_error 
 static hk_status climb(hill *h, int64_t round, hk_error *err) {
   hk_plan plans[BATCH] = {0};
   judgement judged[BATCH];
+  bool worth[BATCH] = {0};
   hk_error errors[BATCH] = {0};
 #pragma omp parallel for schedule(dynamic) if (h->large)
   for (int i = 0; i < BATCH; i++) {
-    judged[i] = (judgement){.cost = INT64_MAX};
-    errors[i].status = changed(h, round, i, &plans[i], &errors[i]);
-    if (errors[i].status == HK_OK)
+    judged[i] = (judgement){.cost = INT64_MAX, .mean = INT64_MAX};
+    errors[i].status =
+        changed(h, round, i, &plans[i], &worth[i], &judged[i].operations, &errors[i]);
+    if (errors[i].status == HK_OK && worth[i])
       errors[i].status = simulate(h, &plans[i], &judged[i], &errors[i]);
   }
   hk_status status = HK_OK;
+  hk_bytes host;
   int best = 0;
   for (int i = 0; i < BATCH; i++) {
     if (errors[i].status != HK_OK && status == HK_OK)
       status = hk_fail(err, errors[i].status, "%s", errors[i].message);
     if (judged[i].cost < judged[best].cost) best = i;
     h->operations += judged[i].operations;
+    h->evaluated += worth[i];
   }
   if (status == HK_OK && judged[best].cost <= h->best.cost) {
     hk_plan_free(&h->current);
     h->current = plans[best];
     memset(&plans[best], 0, sizeof plans[best]);
     h->best = judged[best];
+    status = base_of(&h->current, &h->base, &host, err);
   }
   for (int i = 0; i < BATCH; i++) hk_plan_free(&plans[i]);
   return status;
@@ -399,7 +503,7 @@ static hk_status climb_all(hill *h, hk_ns bound, hk_search_progress *p, hk_error
       h->gained_at = h->operations;
     }
     if (h->at < KNOBS) next_knob(h, (double)h->best.cost < (1 - TURNED) * (double)before);
-    *p = (hk_search_progress){.evaluated = (round + 1) * BATCH,
+    *p = (hk_search_progress){.evaluated = h->evaluated,
                               .seconds = (double)(hk_now() - began) / 1e9,
                               .iteration_ns = h->best.mean,
                               .gap = (double)h->best.mean / (double)hk_max(1, bound) - 1};
@@ -430,10 +534,14 @@ hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
   hill h = {.machine = machine,
             .options = options,
             .start = &start->plan,
+            .base = start->graph.gpu_base,
             .large = start->graph.n_ops > LARGE};
   set_limits(&h, start);
   for (int k = 0; k < (int)KNOBS; k++) h.steps[k] = knob_steps[k].first;
-  HK_TRY(judge(&h, start, &h.best, err));
+  h.best = (judgement){start->iteration_ns, start->iteration_ns, start->result.memory.peak, 0};
+  if (start->plan.overlap != HK_OVERLAP_NONE)
+    HK_TRY(hk_overlap_judge(&start->plan, start->iteration_ns, options->clip_share, machine,
+                            &h.best.cost, &h.best.mean, err));
   const hk_ns first = h.best.cost;
   HK_TRY(hk_plan_copy(&start->plan, &h.current, err));
   snprintf(h.current.policy, sizeof h.current.policy, "searched");

@@ -42,7 +42,8 @@ static hk_ns cost_of(const hk_plan *trial, const hk_machine *machine) {
   hk_ns cost = INT64_MAX, mean;
   must(hk_plan_copy(trial, &plan, &err), &err);
   must(hk_forecast_make(&plan, machine, NULL, &f, &err), &err);
-  if (f.feasible) must(hk_overlap_judge(&f, 0, machine, &cost, &mean, &err), &err);
+  if (f.feasible)
+    must(hk_overlap_judge(&f.plan, f.iteration_ns, 0, machine, &cost, &mean, &err), &err);
   hk_forecast_free(&f);
   return cost;
 }
