@@ -7,8 +7,8 @@
  * a schedule (Graham, 1969).
  *
  * Of plans that a policy names. The short search after them (hk_search_shortly) only makes each
- * machine's plan faster, but by what it happens to find: with it, two of 858 better machines were
- * 2.5 and 6.5 % slower. */
+ * machine's plan faster, but by what it happens to find: with it, of 858 better machines 10 are
+ * slower, the worst (809) by 3.89 %. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
