@@ -98,9 +98,11 @@ for case in "plain", "overlapped", "stages":
     assert found["search"]["evaluated"] >= 4
     assert first["iteration_ms"] <= before["schedules"][0]["iteration_ms"]
     assert found["certificate"]["gap_pct"] <= before["certificate"]["gap_pct"]
+    # Without --search `plan` searches, too, for a short time.
     if found["search"]["evaluated"] >= 100:
-        assert first["policy"] == "searched"
-        assert first["iteration_ms"] < before["schedules"][0]["iteration_ms"]
+        named = [s["iteration_ms"] for s in found["schedules"]
+                 if s["feasible"] and s["policy"] != "searched"]
+        assert first["policy"] == "searched" and first["iteration_ms"] < min(named)
 assert found["job"]["pp"] == 2, found["job"]
 assert json.load(open("stages-again.json"))["iteration_ms"] == first["iteration_ms"]
 EOF
