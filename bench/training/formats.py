@@ -14,11 +14,9 @@ takes longer. OUT/formats.json has all times. Exits 1 if an aim is not met, 3 if
 import argparse
 import json
 import pathlib
-import random
 import statistics
 import sys
 import tempfile
-import time
 from typing import Any, Dict, List
 
 import plans
@@ -58,16 +56,8 @@ class Runs:
 
     def all(self) -> None:
         """All rounds that fit into the budget."""
-        begin, longest = time.monotonic(), 0.0
-        generator = random.Random(1)
-        for turn in range(self.given.rounds):
-            started = time.monotonic()
-            if turn > 0 and started + longest > begin + self.given.budget:
-                print(f"{turn} of {self.given.rounds} rounds fit into the budget", file=sys.stderr)
-                break
-            for state in generator.sample(list(AIMS), len(AIMS)):
-                self.run(state, self.given.check and turn == 0)
-            longest = max(longest, time.monotonic() - started)
+        for turn, state in plans.turns(lambda _: list(AIMS), self.given.rounds, self.given.budget):
+            self.run(state, self.given.check and turn == 0)
 
     def table(self) -> bool:
         """Prints the table; whether all aims are met."""

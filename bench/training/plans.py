@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
+import sys
 import tempfile
-from typing import Any, Dict, List, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 POLICIES = ("gpu-only", "zero-offload", "streamed", "mapped", "twinflow", "interleave")
 
@@ -143,8 +146,39 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
 
 def period_on(plan: str, name: str) -> float:
     """Predicted milliseconds of an iteration of a plan file with the profile `name`."""
-    answer = run(["simulate", plan, "--machine", name])
-    return float(answer.get("period_ms") or answer["iteration_ms"])
+    return period(run(["simulate", plan, "--machine", name]))
+
+
+def period(forecast: Dict[str, Any]) -> float:
+    """Predicted milliseconds of an iteration."""
+    return float(forecast.get("period_ms") or forecast["iteration_ms"])
+
+
+def measured(of: Any, micro_batch: int, device: Any) -> Dict[str, Any]:
+    """The document of a workload.Shape's model, as hocket.profile measures it on the device."""
+    import hocket
+    import workload
+
+    model = workload.build(of, device)
+    tokens = workload.batches(of, micro_batch, device)[0]
+    found: Dict[str, Any] = hocket.profile(
+        model, {"input_ids": tokens, "labels": tokens, "use_cache": False}, steps=4)
+    return found
+
+
+def turns(names: Callable[[int], List[str]], rounds: int, budget: float) -> Iterator[Tuple[int, str]]:
+    """The round and one name after the other, names(round) in a new random order each round. A round
+    that would exceed the budget, in seconds, is left out."""
+    began, longest, generator = time.monotonic(), 0.0, random.Random(1)
+    for turn in range(rounds):
+        started = time.monotonic()
+        if turn > 0 and started + longest > began + budget:
+            print(f"{turn} of {rounds} rounds fit into the budget", file=sys.stderr)
+            break
+        some = names(turn)
+        for name in generator.sample(some, len(some)):
+            yield turn, name
+        longest = max(longest, time.monotonic() - started)
 
 
 def default_threads(overlap: str) -> int:

@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import pathlib
-import random
 import statistics
 import subprocess
 import sys
@@ -38,15 +37,10 @@ def profile(given: argparse.Namespace, path: pathlib.Path) -> None:
     """Writes the model's document, as measured on the device."""
     import torch
 
-    import hocket
     import workload
 
-    of = workload.shape(given.size, None)
     device = torch.device("cuda" if given.backend == "cuda" else "cpu")
-    model = workload.build(of, device)
-    tokens = workload.batches(of, given.micro_batch, device)[0]
-    found = hocket.profile(model, {"input_ids": tokens, "labels": tokens, "use_cache": False},
-                           steps=4)
+    found = plans.measured(workload.shape(given.size, None), given.micro_batch, device)
     path.write_text(json.dumps(found))
 
 
@@ -70,37 +64,28 @@ def planned(given: argparse.Namespace) -> Dict[str, Dict[str, Any]]:
         if path.exists():
             found[name] = plans.run(["simulate", str(path)])
             print(f"{name}: update {found[name]['update_ms']:.1f} ms, iteration "
-                  f"{period(found[name]):.1f}", file=sys.stderr, flush=True)
+                  f"{plans.period(found[name]):.1f}", file=sys.stderr, flush=True)
         else:
             print(f"{name}: does not fit", file=sys.stderr, flush=True)
     return found
-
-
-def period(forecast: Dict[str, Any]) -> float:
-    """Predicted milliseconds of an iteration."""
-    return float(forecast.get("period_ms") or forecast["iteration_ms"])
 
 
 def updates(given: argparse.Namespace, names: List[str]) -> Dict[str, List[float]]:
     """Median times of the update alone, a figure a round; checks that all end with equal bits."""
     times: Dict[str, List[float]] = {name: [] for name in names}
     checksums = set()
-    generator, began, longest = random.Random(1), time.monotonic(), 0.0
-    for turn in range(given.rounds):
-        started = time.monotonic()
-        if turn > 0 and started + longest > began + given.budget / 2:
-            print(f"{turn} of {given.rounds} rounds fit into half of the budget", file=sys.stderr)
-            break
-        left = [name for name in names if not times[name] or turn == 0
-                or times[name][0] <= TOO_SLOW * times[SEARCHED][0]]
-        for name in generator.sample(left, len(left)):
-            path = pathlib.Path(given.out) / "plans" / f"{name}.json"
-            answer = plans.run(["run", str(path), "--backend", given.backend, "--steps",
-                                str(given.steps), "--quiet"])
-            times[name].append(answer["update_ms"]["median"])
-            checksums.add(answer["checksum"])
-            print(f"{name}: {times[name][-1]:.1f} ms", file=sys.stderr, flush=True)
-        longest = max(longest, time.monotonic() - started)
+
+    def left(turn: int) -> List[str]:
+        return [name for name in names
+                if turn == 0 or times[name][0] <= TOO_SLOW * times[SEARCHED][0]]
+
+    for _, name in plans.turns(left, given.rounds, given.budget / 2):
+        path = pathlib.Path(given.out) / "plans" / f"{name}.json"
+        answer = plans.run(["run", str(path), "--backend", given.backend, "--steps",
+                            str(given.steps), "--quiet"])
+        times[name].append(answer["update_ms"]["median"])
+        checksums.add(answer["checksum"])
+        print(f"{name}: {times[name][-1]:.1f} ms", file=sys.stderr, flush=True)
     if len(checksums) > 1:
         raise RuntimeError(f"plans end with different bits: {sorted(checksums)}")
     return times
@@ -168,10 +153,11 @@ def main(arguments: List[str]) -> int:
                               "commit": os.environ.get("HOCKET_COMMIT", "")}
     try:
         found = planned(given)
-        result["predicted"] = {name: {"update_ms": f["update_ms"], "iteration_ms": period(f)}
+        result["predicted"] = {name: {"update_ms": f["update_ms"], "iteration_ms": plans.period(f)}
                                for name, f in found.items()}
         result["update_ms"] = updates(given, list(found))
-        near = [name for name in found if period(found[name]) <= NEAR * period(found[SEARCHED])]
+        near = [name for name in found
+                if plans.period(found[name]) <= NEAR * plans.period(found[SEARCHED])]
         left = given.budget - (time.monotonic() - began)
         result["iteration_ms"] = iterations(given, near, left) if given.iterations else {}
     except (RuntimeError, subprocess.CalledProcessError) as error:

@@ -350,15 +350,12 @@ def profile_main(options: argparse.Namespace) -> None:
     """Measures the whole model on the first GPU, and writes its document."""
     import torch
 
-    import hocket
+    import plans
     import workload
 
     device = torch.device(options.device, 0 if options.device == "cuda" else None)
     of = workload.shape(options.size, options.layers)
-    model = workload.build(of, device)
-    tokens = workload.batches(of, options.micro_batch, device)[0]
-    found = hocket.profile(model, {"input_ids": tokens, "labels": tokens,
-                                    "use_cache": False}, steps=4)
+    found = plans.measured(of, options.micro_batch, device)
     pathlib.Path(os.environ["HOCKET_RANKS_MODEL"]).write_text(json.dumps(found))
     launches = [sum(block.get(f"{name}_launch_ms", 0) for block in found["blocks"])
                 for name in ("forward", "backward")]
