@@ -9,7 +9,6 @@
 #include "core/base/splitmix.h"
 #include "core/graph/bytes.h"
 #include "sim/ahead.h"
-#include "sim/held.h"
 #include "sim/overlap.h"
 #include "sim/preview.h"
 
@@ -26,12 +25,6 @@
 #define TURNED       5e-4 /* gain with which a knob is turned on */
 #define MATTERS      5e-4 /* gain for which it goes on beyond its patience */
 #define NOTHING      1e-4 /* gain for which a change of form is taken back; at most ENOUGH */
-
-/* Of a short search. */
-#define SHORT_OPS      3e6
-#define SHORT_PATIENCE 1e6
-#define SHORT_ENOUGH   0.01
-#define SHORT_GAIN     0.008
 
 /* Means of making room on the GPU. */
 enum { ROOM_BUFFERS = 1, ROOM_PIECES = 2, ROOM_STAGED = 4, ROOM_ALL = 7 };
@@ -119,8 +112,8 @@ static void change_alone(hk_plan *plan, const hk_plan *start, uint64_t *r) {
     change_staging(plan, start, r);
 }
 
-/* -- Changes with an overlap, where the order is that of forward --------------------------------
- */
+/* -- Changes with an overlap ------------------------------------------------------------------ */
+/* The order is that of forward. */
 
 /* Gives a subgroup the route of another, and whether it runs ahead. */
 static void place(hk_plan_subgroup *subgroup, hk_plan_subgroup as) {
@@ -300,13 +293,13 @@ static void next_knob(hill *h, bool gained) {
 
 /* -- One change ------------------------------------------------------------------------------- */
 
-/* What the search changes, as in `current`. */
-static void undo(const hk_plan *current, hk_plan *plan) {
-  const size_t n = current->n_subgroups;
-  memcpy(plan->subgroups, current->subgroups, n * sizeof *plan->subgroups);
-  memcpy(plan->order, current->order, n * sizeof *plan->order);
-  plan->buffers = current->buffers;
-  plan->piece_numel = current->piece_numel;
+/* What the search changes, as in `from`. */
+static void copy_changes(const hk_plan *from, hk_plan *to) {
+  const size_t n = from->n_subgroups;
+  memcpy(to->subgroups, from->subgroups, n * sizeof *to->subgroups);
+  memcpy(to->order, from->order, n * sizeof *to->order);
+  to->buffers = from->buffers;
+  to->piece_numel = from->piece_numel;
 }
 
 static bool is_same(const hk_plan *a, const hk_plan *b) {
@@ -387,7 +380,7 @@ static hk_status changed(const hill *h, int64_t round, int i, hk_plan *plan, boo
   *worth = false;
   for (int n = 0; n < (h->at < KNOBS ? 1 : DRAWS) && !*worth; n++) {
     *operations += (double)plan->n_subgroups;
-    undo(&h->current, plan);
+    copy_changes(&h->current, plan);
     if (h->at < KNOBS)
       HK_TRY(turn(h, i, plan, err));
     else
@@ -526,7 +519,6 @@ static hk_status climb_all(hill *h, hk_ns bound, hk_search_progress *p, hk_error
 static hk_status take_back(hill *h, hk_ns first, hk_error *err) {
   for (int what = 0; what < 3; what++) {
     hk_plan plan;
-    hk_bytes host;
     HK_TRY(hk_plan_copy(&h->current, &plan, err));
     if (what == 0)
       memcpy(plan.order, h->start->order, plan.n_subgroups * sizeof *plan.order);
@@ -535,12 +527,11 @@ static hk_status take_back(hill *h, hk_ns first, hk_error *err) {
     else
       plan.piece_numel = h->start->piece_numel;
     judgement is = {.cost = INT64_MAX, .mean = INT64_MAX};
-    hk_status status = is_same(&plan, &h->current) ? HK_OK : simulate(h, &plan, &is, err);
+    const hk_status status = is_same(&plan, &h->current) ? HK_OK : simulate(h, &plan, &is, err);
     const double most = fmin((1 + NOTHING) * (double)h->best.cost, (double)first - 1);
     if (status == HK_OK && (double)is.cost <= most) {
-      undo(&plan, &h->current);
+      copy_changes(&plan, &h->current);
       h->best = is;
-      status = base_of(&h->current, &h->base, &host, err);
     }
     hk_plan_free(&plan);
     HK_TRY(status);
@@ -589,23 +580,5 @@ hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
   if (status == HK_OK && h.best.cost < first)
     status = hk_forecast_make(&h.current, machine, NULL, found, err);
   hk_plan_free(&h.current);
-  return status;
-}
-
-hk_status hk_search_shortly(const hk_forecast *start, const hk_machine *machine, double clip_share,
-                            const hk_bytes *gpu_state, hk_ns first, hk_forecast *found,
-                            hk_error *err) {
-  hk_search_progress end;
-  const hk_search_options options = {.seconds = HUGE_VAL,
-                                     .operations = SHORT_OPS,
-                                     .patience = SHORT_PATIENCE,
-                                     .enough = SHORT_ENOUGH,
-                                     .clip_share = clip_share,
-                                     .gpu_state = gpu_state};
-  HK_TRY(hk_search(start, machine, &options, found, &end, err));
-  if (found->plan.subgroups == NULL) return HK_OK;
-  const hk_status status = hk_held_add(found, clip_share, machine, err);
-  const double most = (1 - SHORT_GAIN) * (double)first;
-  if (status != HK_OK || (double)hk_forecast_mean(found) > most) hk_forecast_free(found);
   return status;
 }
