@@ -31,7 +31,7 @@ how often another thread took its core. Forward is launched there, backward is n
 of kernels of each rank, beside the prediction (rank_kinds.py). Rows of hocket then run as many once
 more, and each rank writes its timeline into the folder: `hocket validate training FOLDER/ROW-rank*`.
 
---check runs the cases of python/tests/ranks_worker.py with as many ranks instead, and prints a line
+--check runs the cases of python/tests/ranks_*.py with as many ranks instead, and prints a line
 for each. A row is not begun when the budget, in seconds, has less left than the longest row took.
 """
 
@@ -462,7 +462,8 @@ def check(options: argparse.Namespace) -> int:
     places = (HERE.parent / "python/tests", HERE.parent.parent / "python/tests")
     tests = next(place for place in places if place.exists())
     worker = tests / "ranks_worker.py"
-    every = re.findall(r"^@(?:case|slow)\ndef (\w+)", worker.read_text(), flags=re.M)
+    cases = "".join(file.read_text() for file in sorted(tests.glob("ranks_*.py")))
+    every = re.findall(r"^@(?:case|slow)\ndef (\w+)", cases, flags=re.M)
     names = options.check.split(",") if options.check else every
     if not set(names) <= set(every):
         sys.exit(f"ranks.py: cases of --check are {', '.join(every)}")

@@ -4,13 +4,11 @@
 Reads names of cases from standard input, with their arguments, and runs each, together with the
 other ranks. Answers with one line: "ok", or the traceback as JSON. DEVICE: cpu (gloo, host backend;
 the default), or cuda (NCCL, one GPU a rank). With HOCKET_TEST_MEET, an address of torch's, the
-ranks meet there, each on a host of its own.
+ranks meet there, each on a host of its own. Cases of DDP are in a file of their own.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import datetime
 import itertools
 import json
@@ -27,199 +25,37 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[at]) for at in (0, 1)]
 
 import hocket  # noqa: E402
-from models import batches, make  # noqa: E402
-from reference import ReferenceAdamW, same_bits  # noqa: E402
-
-RANK, WORLD, FOLDER = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
-DEVICE = sys.argv[4] if len(sys.argv) > 4 else "cpu"
-APART = "HOCKET_TEST_MEET" in os.environ
-"""Each rank has a host of its own."""
-TIMEOUT_S = 50
-STEPS = 4
-CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
-
-
-slow = case  # test_ranks.py runs it with HOCKET_TEST_FULL only
-
-
-def mesh(kind: str = "fsdp"):
-    if kind == "hsdp":
-        return dist.init_device_mesh(DEVICE, (2, WORLD // 2), mesh_dim_names=("replica", "shard"))
-    return dist.init_device_mesh(DEVICE, (WORLD,))
-
-
-def in_the_same_order(state, bucket):
-    """Reduces whole gradients as hocket reduces rows: the order in which ranks are added depends on
-    where an element lies, and with NCCL on the collective."""
-    grads = bucket.gradients()
-    given = hocket.replicas.packed(grads, WORLD).div_(WORLD)
-    if DEVICE == "cuda":
-        mine = torch.empty_like(given.view(WORLD, -1)[RANK])
-        dist.reduce_scatter_tensor(mine, given.view(-1))
-        dist.all_gather_into_tensor(given.view(-1), mine)
-    else:
-        dist.all_reduce(given)
-    hocket.replicas.unpacked(given, grads)
-    future = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
-
-
-def shard(model: nn.Module, kind: str = "fsdp", twin: bool = False, **options) -> nn.Module:
-    if kind == "ddp":
-        model = nn.parallel.DistributedDataParallel(model, **options)
-        if twin:
-            model.register_comm_hook(None, in_the_same_order)
-        return model
-    from torch.distributed.fsdp import fully_shard
-
-    where = mesh(kind)
-    for layer in model.layers:
-        fully_shard(layer, mesh=where, **options)
-    return fully_shard(model, mesh=where, **options)
-
-
-def groups(model: nn.Module):
-    """Decay for matrices only."""
-    params = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
-        {"params": [p for p in params if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-
-
-def data(step: int, micro: int = 0):
-    """This rank's batch."""
-    return next(iter(batches(1, seed=1000 * step + 10 * micro + 7 + RANK * 100))).to(DEVICE)
-
-
-def whole(tensor):
-    """All of a tensor, of which this rank may have a part."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-class Reference:
-    """One process with whole parameters: every rank runs it with gradients that torch has reduced.
-    Where ranks share nothing but the reduced gradient, it is the arithmetic of one process."""
-
-    def __init__(self, model: nn.Module, twin: nn.Module, **options) -> None:
-        self.model, self.twin = model, twin
-        self.opt = ReferenceAdamW(groups(model), **options)
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for p, q in zip(self.model.parameters(), self.twin.parameters()):
-            p.grad = None if q.grad is None else whole(q.grad).cpu()
-        self.opt.step()
-        self.opt.zero_grad()
-        for p, q in zip(self.model.parameters(), self.twin.parameters()):
-            if q.requires_grad:
-                cut = hocket.ranks.part_of(q, p.detach())
-                hocket.ranks.local(q).copy_(cut)
-            q.grad = None
-
-
-def compare(opt, model: nn.Module, reference: Reference) -> None:
-    """Weights, state and step counts have the reference's bits."""
-    opt.synchronize()
-    opt.follow_weights()
-    names = [name for name, _ in model.named_parameters()]
-    for name, p, q in zip(names, model.parameters(), reference.model.parameters()):
-        assert same_bits(whole(p), q), f"weights of {name} differ"
-        expected = reference.opt.state.get(q)
-        if expected is None:
-            assert p not in opt.state, name
-            continue
-        found = opt.state[p]
-        assert float(found["step"]) == expected["step"], f"steps of {name}"
-        for key in ("master_weight", "exp_avg", "exp_avg_sq"):
-            value = found[key]
-            assert value.placements == hocket.ranks._placements(p) and value.shape == p.shape, name
-            assert same_bits(gathered(value), expected[key]), f"{key} of {name} differs"
-
-
-def gathered(value) -> torch.Tensor:
-    """The whole of a DTensor whose parts lie in host memory."""
-    like = hocket.ranks.shared_as(value, hocket.ranks.local(value).to(DEVICE))
-    return like.full_tensor().cpu()
-
-
-def start(
-    kind="fsdp",
-    model="gpt",
-    dtype=torch.bfloat16,
-    max_norm=None,
-    overlap=None,
-    first="shard",
-    sharding=None,
-    change=None,
-    **options,
-):
-    """A sharded model with hocket, and its reference. overlap None: not attached."""
-    plain = make(model, dtype)
-    if change is not None:
-        change(plain)
-    mine, twin = copy.deepcopy(plain).to(DEVICE), copy.deepcopy(plain).to(DEVICE)
-    twin = shard(twin, kind, twin=True, **(sharding or {}))
-    attach = overlap is not None
-    if attach:
-        options["overlap"] = overlap
-    if first == "shard":
-        mine = shard(mine, kind, **(sharding or {}))
-    opt = hocket.AdamW(groups(mine), lr=2e-3, max_norm=max_norm, **options)
-    if attach:
-        opt.attach(mine)
-    if first == "attach":  # as accelerate does: the optimizer gets the sharded parameters later
-        mine = shard(mine, kind, **(sharding or {}))
-        for group, new in zip(opt.param_groups, groups(mine)):
-            group["params"] = new["params"]
-    return opt, mine, Reference(plain, twin, lr=2e-3, max_norm=max_norm)
-
-
-def train(opt, model, reference, steps=STEPS, first=0, micro=1, sync_each=True, clip=None):
-    for step in range(first, first + steps):
-        for group in (*opt.param_groups, *reference.opt.param_groups):
-            group["lr"] = 2e-3 / (1 + step)
-        for each in (model, reference.twin):
-            for part in range(micro):
-                with contextlib.ExitStack() as unreduced:
-                    if sync_each or part == micro - 1:
-                        pass
-                    elif hasattr(each, "no_sync"):
-                        unreduced.enter_context(each.no_sync())
-                    if not sync_each and not hasattr(each, "no_sync"):
-                        each.set_requires_gradient_sync(part == micro - 1)
-                    (each(data(step, part)) / micro).backward()
-        if clip is not None:
-            found = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-            wanted = torch.nn.utils.clip_grad_norm_(reference.twin.parameters(), clip)
-            found, wanted = whole(found), whole(wanted)
-            assert torch.allclose(found.float(), wanted.float(), rtol=0.02), (found, wanted)
-        opt.step()
-        reference.step()
-        norm = reference.opt.grad_norm
-        if opt.last_step is not None and clip is None:
-            assert opt.grad_norm == norm, (step, opt.grad_norm, norm)
-        opt.zero_grad()
-
-
-def exact(**settings):
-    train_settings = settings.pop("training", {})
-    opt, model, reference = start(**settings)
-    train(opt, model, reference, **train_settings)
-    compare(opt, model, reference)
-    return opt, model, reference
-
+import ranks_ddp  # noqa: E402, F401  (its cases)
+from models import make  # noqa: E402
+from ranks_setup import (  # noqa: E402
+    APART,
+    CASES,
+    DEVICE,
+    FOLDER,
+    RANK,
+    STEPS,
+    TIMEOUT_S,
+    WORLD,
+    case,
+    compare,
+    compare_scales,
+    data,
+    exact,
+    go_on_with_another,
+    load_distributed,
+    mesh,
+    refused,
+    save_distributed,
+    shard,
+    slow,
+    start,
+    train,
+    with_small_tensors,
+)
+from reference import same_bits  # noqa: E402
 
 # -- Not attached ---------------------------------------------------------------------------------
 
@@ -258,39 +94,12 @@ def tensors_smaller_than_the_world():
     assert all(float(opt.state[p]["step"]) == STEPS for p in empty)
 
 
-def with_small_tensors(model):
-    model.norm = nn.Sequential(model.norm, nn.Linear(32, 1, bias=True), Widen()).bfloat16()
-
-
-class Widen(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Parameter(torch.linspace(-1, 1, 3 * 32).reshape(3, 32))
-
-    def forward(self, x):
-        return (x * self.out.sum(0).to(x.dtype)).contiguous()
-
-
 @case
 def clipping_by_torch():
     """clip_grad_norm_ on DTensors rounds the norm to the gradients' type, but the same on all."""
     opt, model, reference = start()
     train(opt, model, reference, steps=3, clip=2.0)
     compare_scales(opt, model, model.norm.weight)
-
-
-def compare_scales(opt, model, weight):
-    """All ranks have multiplied by the same factor, which is near that of torch."""
-    found = [None] * WORLD
-    dist.all_gather_object(found, opt.last_step.grad_scale)
-    assert len(set(found)) == 1, found
-    model(data(9)).backward()
-    before = opt.read_gradient(weight).full_tensor().float()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-    after = opt.read_gradient(weight).full_tensor().float()
-    assert torch.allclose(after, before * min(1.0, 1.0 / norm), rtol=0.02), (before, after, norm)
-    opt.zero_grad()
 
 
 # -- Attached -------------------------------------------------------------------------------------
@@ -469,15 +278,6 @@ def without_torch_s_private_parts():
         sharded._groups = known
 
 
-def go_on_with_another(opt, model, reference, overlap):
-    """Two steps more with an optimizer that has loaded the state of `opt`, which is detached."""
-    again = hocket.AdamW(groups(model), lr=2e-3, overlap=overlap)
-    again.load_state_dict(opt.state_dict())
-    again.attach(model)
-    train(again, model, reference, steps=2, first=2)
-    compare(again, model, reference)
-
-
 @case
 def detached():
     opt, model, reference = start(overlap="forward")
@@ -520,138 +320,7 @@ def one_plan_for_all():
         plan.run = run
 
 
-# -- DDP ------------------------------------------------------------------------------------------
-
-
-@case
-def ddp():
-    """Each rank updates some rows of all parameters."""
-    for overlap, limit in (("none", 2.0), ("forward", None), ("both", 3.6)):
-        opt, _, _ = exact(kind="ddp", overlap=overlap, max_norm=limit, change=with_small_tensors)
-        assert opt.last_step.step == STEPS
-        held = sum(part.numel() for part in opt.binding().parts)
-        assert held < 0.6 * sum(p.numel() for p in opt.binding().params) or WORLD == 1
-
-
-@slow
-def ddp_accumulates():
-    """In torch without a reduction, and in the engine where each backward reduces."""
-    exact(kind="ddp", overlap="both", training={"micro": 2, "sync_each": False, "steps": 3})
-    opt, model, _ = start(kind="ddp", overlap="forward")
-    model(data(0)).backward()
-    try:
-        model(data(1)).backward()  # reduced already: the sum would be of one rank
-    except RuntimeError as error:
-        assert "mixed torch.Tensor and DTensor" in str(error), error
-    else:
-        raise AssertionError(f"not refused by {opt}")
-
-
-@slow
-def ddp_otherwise():
-    """Gradients in DDP's own memory, small buckets, fp32, another model, clipping by torch."""
-    options = {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01}
-    exact(kind="ddp", overlap="both", sharding=options, max_norm=2.0, model="llama")
-    exact(kind="ddp", overlap="forward", dtype=torch.float32, accumulate=torch.float32)
-    opt, model, reference = start(kind="ddp", overlap="forward")
-    weight = model.module.norm.weight
-    train(opt, model, reference, steps=3, clip=2.0)
-    assert opt.last_step.grad_scale < 1
-    compare_scales(opt, model, weight)
-
-
-@slow
-def ddp_resumes():
-    """State goes through torch.distributed.checkpoint and through a state_dict, also to FSDP2."""
-    opt, model, reference = start(kind="ddp", max_norm=2.0, overlap="both")
-    train(opt, model, reference, steps=2)
-    opt.synchronize()
-    save_distributed(FOLDER / "ddp", opt, model)
-    for kind in ("ddp", "fsdp"):
-        again, other, _ = start(kind=kind, max_norm=2.0, overlap="both")
-        load_distributed(FOLDER / "ddp", again, other)
-        again.bind()
-        compare(again, other, reference)
-    train(again, other, reference, steps=2, first=2)
-    compare(again, other, reference)
-
-
-@slow
-def ddp_reads_weights_between_steps():
-    """One rank alone may read its state at any time, but weights after synchronize() of all."""
-    opt, model, reference = start(kind="ddp", overlap="forward")
-    train(opt, model, reference, steps=2)
-    if RANK == 0:
-        opt.state_dict()
-        refused("opt.synchronize() on all ranks", model.state_dict)
-    opt.synchronize()
-    if RANK == 0:
-        model.state_dict()
-        model.module(data(7)).detach()
-    opt.detach()
-    again = hocket.AdamW(groups(model), lr=2e-3)
-    again.load_state_dict(opt.state_dict())
-    model(data(7)).backward()
-    refused("attach this one, too", again.step)
-    model.zero_grad()
-    go_on_with_another(opt, model, reference, "both")
-
-
-@case
-def ddp_forward_that_raises():
-    """A program that goes on after the exception: one rank's later look at a weight is refused, as
-    between steps, and does not wait for the others."""
-    opt, model, reference = start(kind="ddp", overlap="forward")
-    train(opt, model, reference, steps=2)
-
-    def fail(module, args):
-        raise ValueError("in the middle of the forward")
-
-    failing = model.module.layers[1].register_forward_pre_hook(fail)
-    with contextlib.suppress(ValueError):
-        model(data(2))
-    failing.remove()
-    if RANK == 0:
-        refused("opt.synchronize() on all ranks", model.state_dict)
-    train(opt, model, reference, steps=2, first=2)
-    compare(opt, model, reference)
-
-
-@slow
-def ddp_that_attach_does_not_take():
-    for option in ("find_unused_parameters", "static_graph"):
-        model = shard(make("gpt").to(DEVICE), "ddp", **{option: True})
-        refused(option, lambda: hocket.AdamW(model.parameters()).attach(model))  # noqa: B023
-    plain = make("gpt").to(DEVICE)
-    opt = hocket.AdamW(plain.parameters())
-    opt.attach(plain)
-    refused("attach DistributedDataParallel(model)", lambda: plain(data(0)).backward() or opt.step())
-
-
 # -- Checkpoints ----------------------------------------------------------------------------------
-
-
-def save_distributed(folder, opt, model):
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    weights, state = get_state_dict(model, opt)
-    for entry in state["state"].values():
-        assert {type(entry[key]).__name__ for key in ("exp_avg", "master_weight")} == {"DTensor"}
-        assert hocket.ranks.local(entry["exp_avg"]).device.type == "cpu"
-    dcp.save({"model": weights, "optimizer": state}, checkpoint_id=str(folder))
-
-
-def load_distributed(folder, opt, model):
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
-    weights, state = get_state_dict(model, opt)
-    loaded = {"model": weights, "optimizer": state}
-    dcp.load(loaded, checkpoint_id=str(folder))
-    set_state_dict(
-        model, opt, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"]
-    )
 
 
 @case
@@ -676,9 +345,7 @@ def leaves_a_checkpoint(folder, kind):
     train(opt, model, reference, steps=2)
     save_distributed(folder, opt, model)
     if RANK == 0:
-        whole = reference.model.state_dict()
-        states = [reference.opt.state.get(p) for p in reference.model.parameters()]
-        torch.save((whole, states), f"{folder}/reference")
+        torch.save(reference.found(), f"{folder}/reference")
 
 
 def other_ranks_go_on(folder, kind):
@@ -687,15 +354,7 @@ def other_ranks_go_on(folder, kind):
         kind=kind, change=with_small_tensors, max_norm=2.0, overlap="both"
     )
     load_distributed(folder, opt, model)
-    whole, states = torch.load(f"{folder}/reference")
-    reference.model.load_state_dict(whole)
-    for p, q, state in zip(
-        reference.model.parameters(), reference.twin.parameters(), states
-    ):
-        if state is not None:
-            reference.opt.state[p] = state
-        with torch.no_grad():
-            q._local_tensor.copy_(hocket.ranks.part_of(q, p))
+    reference.take(*torch.load(f"{folder}/reference"))
     opt.bind()
     compare(opt, model, reference)
     train(opt, model, reference, steps=2, first=2)
@@ -817,15 +476,6 @@ CASES["a_rank_that_is_killed"] = a_rank_that_is_killed
 
 
 # -- Refusals -------------------------------------------------------------------------------------
-
-
-def refused(text, action):
-    try:
-        action()
-    except hocket.HocketUsageError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"not refused: {text}")
 
 
 @case

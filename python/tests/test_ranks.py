@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that ranks share (FSDP2). The cases are in ranks_worker.py; ranks on the CPU, with
+"""Parameters that ranks share (FSDP2). The cases are in ranks_*.py; ranks on the CPU, with
 gloo, run them one after the other, in processes that have torch already (forked.py)."""
 
 import json
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(
 )
 WORKER = pathlib.Path(__file__).with_name("ranks_worker.py")
 DEATH = "a_rank_that_is_killed"
-NAMES = re.findall(r"^@(case|slow)\ndef (\w+)", WORKER.read_text(), flags=re.M)
+CASES = "".join(file.read_text() for file in sorted(WORKER.parent.glob("ranks_*.py")))
+NAMES = re.findall(r"^@(case|slow)\ndef (\w+)", CASES, flags=re.M)
 LIMIT_S = 600
 """After this a case has hung. The longest takes minutes with 4 ranks on two busy cores. A rank that
 waits for another ends earlier, by the process group's own limit."""
