@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that ranks share: DTensors, as FSDP2 (``fully_shard``) makes them, and those that DDP
-keeps on all ranks (replicas.py), of which a rank updates some rows.
+"""Parameters that ranks share: DTensors, as FSDP2 (``fully_shard``) and tensor parallelism make
+them, and those that DDP keeps on all ranks (replicas.py), of which a rank updates some rows.
 
 Each rank's engine holds the elements of its own shards. Only two things concern all ranks: the
 gradient norm, whose exact sum of squares is added up as integers (hocket_squares), and failures,
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import socket
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -129,10 +130,41 @@ def part_of(param: Tensor, value: Tensor) -> Tensor:
         return value
     if not is_dtensor(param):
         return rows_of(value, _ROWS[param])
-    for dim, placement in enumerate(_placements(param)):
-        if placement.is_shard():
-            value = rows_of(value, _mesh(param), placement.dim, dim)
+    # FSDP2 shards what tensor parallelism has split before, though its dimension of the mesh is
+    # first: such placements are strided.
+    placements = list(enumerate(_placements(param)))
+    for strided in (False, True):
+        for dim, placement in placements:
+            if _splits(placement) and (type(placement).__name__ == "_StridedShard") == strided:
+                value = rows_of(value, _mesh(param), placement.dim, dim)
     return value
+
+
+def _splits(placement: Any) -> bool:
+    """Whether the ranks of this dimension of the mesh have different parts of a tensor."""
+    return type(placement).__name__ in ("Shard", "_StridedShard")
+
+
+def _dims(mesh: Any) -> Dict[Any, int]:
+    """Sizes of the mesh's dimensions, by name; by number where they have no names."""
+    names = mesh.mesh_dim_names or range(mesh.ndim)
+    return {name: mesh.size(dim) for dim, name in enumerate(names)}
+
+
+def _split_dims(param: Tensor) -> List[Any]:
+    """The dimensions of the mesh over which the ranks have different parts of a tensor."""
+    if not is_shared(param):
+        return []
+    return [name for name, p in zip(_dims(_mesh(param)), _placements(param)) if _splits(p)]
+
+
+def numel_over(param: Tensor, mesh: Any) -> float:
+    """Elements of a tensor that the ranks of `mesh` have together; all of them if it is None."""
+    if mesh is None:
+        return param.numel()
+    sizes = _dims(_mesh(param))
+    beside = [sizes[name] for name in _split_dims(param) if name not in _dims(mesh)]
+    return param.numel() / math.prod(beside)
 
 
 def _mesh(param: Tensor) -> Any:
@@ -204,31 +236,32 @@ class Ranks:
         """The ranks of these parameters; None if no parameter is a DTensor.
 
         Raises:
-            HocketUsageError: placements that are not those of FSDP2, or several meshes.
+            HocketUsageError: placements that are not those of FSDP2 and tensor parallelism, or
+                several meshes of which none has the others' dimensions.
         """
         params = [param for group in param_groups for param in group["params"]]
         shared = [param for param in params if is_shared(param)]
         if not shared:
             return None
-        first = _mesh(shared[0])
+        # Tensor parallelism leaves parameters on FSDP2's dimensions of the mesh alone.
+        whole = max((_mesh(param) for param in shared), key=lambda mesh: mesh.ndim)
         for param in shared:
-            if _mesh(param) != first:
+            mesh = _mesh(param)
+            named = bool(mesh.mesh_dim_names and whole.mesh_dim_names)
+            if mesh != whole and not (named and _dims(mesh).items() < _dims(whole).items()):
                 raise HocketUsageError(
-                    f"a parameter of shape {tuple(param.shape)} is on {_mesh(param)}, another on "
-                    f"{first}: one hocket.AdamW has parameters of one mesh (FSDP2 or HSDP); "
-                    "tensor or expert parallelism beside it is not supported"
+                    f"a parameter of shape {tuple(param.shape)} is on {mesh}, another on {whole}: "
+                    "one hocket.AdamW has parameters of one mesh, or of some of its dimensions by "
+                    "name (FSDP2, HSDP, tensor parallelism); expert parallelism is not supported"
                 )
             _check_placements(param)
-        return cls(first)
+        return cls(whole)
 
     def counts(self, params: Sequence[Tensor]) -> bytes:
         """1 for each tensor that this rank counts in the norm: of replicas, the first rank does."""
-        coordinate = self._mesh.get_coordinate()
+        coordinate = dict(zip(_dims(self._mesh), self._mesh.get_coordinate()))
         return bytes(
-            all(
-                at == 0 or (is_shared(param) and _placements(param)[dim].is_shard())
-                for dim, at in enumerate(coordinate)
-            )
+            not any(at for name, at in coordinate.items() if name not in _split_dims(param))
             for param in params
         )
 
@@ -400,14 +433,12 @@ def refuse_rows(param_groups: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _check_placements(param: Tensor) -> None:
-    kinds = [type(placement).__name__ for placement in _placements(param)]
-    right = set(kinds) <= {"Shard", "Replicate"} and kinds.count("Shard") <= 1
-    if not right or len(kinds) > 2:
-        raise HocketUsageError(
-            f"a parameter of shape {tuple(param.shape)} has placements {_placements(param)}: "
-            "hocket.AdamW takes those of FSDP2 (Shard) and HSDP (Replicate, Shard); tensor "
-            "parallelism is not supported"
-        )
+    for placement in _placements(param):
+        if not _splits(placement) and not placement.is_replicate():
+            raise HocketUsageError(
+                f"a parameter of shape {tuple(param.shape)} has placements {_placements(param)}: "
+                "hocket.AdamW takes those that split or replicate (FSDP2, HSDP, tensor parallelism)"
+            )
 
 
 def quota(cpus: int) -> int:

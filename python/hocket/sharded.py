@@ -83,8 +83,8 @@ def check_model(model: nn.Module) -> None:
             )
         if _owner(name, owners) is None:
             raise HocketUsageError(
-                f"{name} is a DTensor that fully_shard() has not made: attach takes FSDP2, and no "
-                "tensor parallelism; use hocket.AdamW without attach"
+                f"{name} is a DTensor under no module that fully_shard() was called on: call it on "
+                "the whole model, too, or use hocket.AdamW without attach"
             )
         if param.device.type != torch.device(param.device_mesh.device_type).type:  # type: ignore
             raise HocketUsageError(
@@ -126,11 +126,18 @@ class Shards:
         ]
 
     def costs(self, call: Call, blocks: Sequence[Block]) -> Costs:
-        """Without a forward, which would gather: two operations for each weight and position, and
-        no activations."""
+        """Without a forward, which would gather: two operations for each gathered weight and
+        position, and no activations."""
         whole = named_parameters(self._model)
         micro_batch, seq = batch_size(call)
-        numels = [sum(whole[name].numel() for name in block.tensors) for block in blocks]
+        over = {
+            id(param.sharded_param): group.mesh_info.mesh
+            for module in self._modules.values()
+            for group in _groups(module) or ()
+            for param in group.fsdp_params
+        }
+        tensors = [[whole[name] for name in block.tensors] for block in blocks]
+        numels = [sum(ranks.numel_over(p, over.get(id(p))) for p in each) for each in tensors]
         flops = [2.0 * numel * micro_batch * seq for numel in numels]
         return Costs(flops, [0] * len(blocks), [0] * len(blocks), micro_batch, seq)
 

@@ -38,6 +38,8 @@ slow = case  # test_ranks.py runs it with HOCKET_TEST_FULL only
 def mesh(kind: str = "fsdp"):
     if kind == "hsdp":
         return dist.init_device_mesh(DEVICE, (2, WORLD // 2), mesh_dim_names=("replica", "shard"))
+    if kind == "tp":
+        return dist.init_device_mesh(DEVICE, (WORLD // 2, 2), mesh_dim_names=("dp", "tp"))
     return dist.init_device_mesh(DEVICE, (WORLD,))
 
 
@@ -67,9 +69,25 @@ def shard(model: nn.Module, kind: str = "fsdp", twin: bool = False, **options) -
     from torch.distributed.fsdp import fully_shard
 
     where = mesh(kind)
+    if kind == "tp":
+        split(model, where["tp"])
+        where = where["dp"]
     for layer in model.layers:
         fully_shard(layer, mesh=where, **options)
     return fully_shard(model, mesh=where, **options)
+
+
+def split(model: nn.Module, where) -> None:
+    """Splits each layer's large matrices; norms, attention and embeddings stay whole."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    for layer in model.layers:
+        plan = {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+        parallelize_module(layer, where, {name: plan[name] for name in plan if hasattr(layer, name)})
 
 
 def groups(model: nn.Module):
@@ -81,9 +99,9 @@ def groups(model: nn.Module):
     ]
 
 
-def data(step: int, micro: int = 0):
+def data(step: int, micro: int = 0, replica: int = RANK):
     """This rank's batch."""
-    return next(iter(batches(1, seed=1000 * step + 10 * micro + 7 + RANK * 100))).to(DEVICE)
+    return next(iter(batches(1, seed=1000 * step + 10 * micro + 7 + replica * 100))).to(DEVICE)
 
 
 def whole(tensor):
@@ -95,8 +113,9 @@ class Reference:
     """One process with whole parameters: every rank runs it with gradients that torch has reduced.
     Where ranks share nothing but the reduced gradient, it is the arithmetic of one process."""
 
-    def __init__(self, model: nn.Module, twin: nn.Module, **options) -> None:
+    def __init__(self, model: nn.Module, twin: nn.Module, kind: str, **options) -> None:
         self.model, self.twin = model, twin
+        self.replica = RANK // 2 if kind == "tp" else RANK  # ranks that split a tensor share a batch
         self.opt = ReferenceAdamW(groups(model), **options)
 
     @torch.no_grad()
@@ -180,7 +199,7 @@ def start(
         mine = shard(mine, kind, **(sharding or {}))
         for group, new in zip(opt.param_groups, groups(mine)):
             group["params"] = new["params"]
-    return opt, mine, Reference(plain, twin, lr=2e-3, max_norm=max_norm)
+    return opt, mine, Reference(plain, twin, kind, lr=2e-3, max_norm=max_norm)
 
 
 def train(opt, model, reference, steps=STEPS, first=0, micro=1, sync_each=True, clip=None):
@@ -196,7 +215,7 @@ def train(opt, model, reference, steps=STEPS, first=0, micro=1, sync_each=True, 
                         unreduced.enter_context(each.no_sync())
                     if not sync_each and not hasattr(each, "no_sync"):
                         each.set_requires_gradient_sync(part == micro - 1)
-                    (each(data(step, part)) / micro).backward()
+                    (each(data(step, part, reference.replica)) / micro).backward()
         if clip is not None:
             found = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             wanted = torch.nn.utils.clip_grad_norm_(reference.twin.parameters(), clip)

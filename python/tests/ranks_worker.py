@@ -4,7 +4,8 @@
 Reads names of cases from standard input, with their arguments, and runs each, together with the
 other ranks. Answers with one line: "ok", or the traceback as JSON. DEVICE: cpu (gloo, host backend;
 the default), or cuda (NCCL, one GPU a rank). With HOCKET_TEST_MEET, an address of torch's, the
-ranks meet there, each on a host of its own. Cases of DDP are in a file of their own.
+ranks meet there, each on a host of its own. Cases of DDP and of tensor parallelism are in files of
+their own.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[at]) for at in (0, 
 
 import hocket  # noqa: E402
 import ranks_ddp  # noqa: E402, F401  (its cases)
+import ranks_tp  # noqa: E402, F401
 from models import make  # noqa: E402
 from ranks_setup import (  # noqa: E402
     APART,
@@ -480,7 +482,7 @@ CASES["a_rank_that_is_killed"] = a_rank_that_is_killed
 
 @case
 def what_ranks_cannot_do():
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     opt, _, _ = start()
     refused("one file would hold", lambda: opt.save("x"))
@@ -492,10 +494,10 @@ def what_ranks_cannot_do():
     late.attach(plain)
     refused("after fully_shard()", lambda: shard(plain)(data(0)))
     where = mesh("hsdp")
-    both = distribute_tensor(torch.zeros(8, 8), where, [Shard(0), Shard(1)])
-    both = nn.Parameter(both)
-    both.grad = torch.zeros_like(both)
-    refused("tensor parallelism", hocket.AdamW([both]).step)
+    summed = DTensor.from_local(torch.zeros(8, 8, device=DEVICE), where, [Partial(), Shard(0)])
+    unsummed = nn.Parameter(summed)
+    unsummed.grad = torch.zeros_like(unsummed)
+    refused("those that split or replicate", hocket.AdamW([unsummed]).step)
     other = nn.Parameter(distribute_tensor(torch.zeros(8, 8), mesh(), [Replicate()]))
     other.grad = torch.zeros_like(other)
     alike = nn.Parameter(distribute_tensor(torch.zeros(8, 8), where, [Replicate(), Shard(0)]))

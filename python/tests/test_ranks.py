@@ -121,6 +121,8 @@ def check(answers, name=""):
         (2, "fsdp", 3, "fsdp"),
         (2, "fsdp", 4, "hsdp"),
         (4, "hsdp", 3, "fsdp"),
+        (4, "tp", 2, "fsdp"),
+        (3, "fsdp", 4, "tp"),
     ],
 )
 def test_a_checkpoint_of_another_number_of_ranks(worlds, tmp_path, saved, kind, loaded, other):
