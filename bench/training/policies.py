@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The searched plan beside the best plan of each policy: the update alone, then iterations.
+"""The searched plan beside the best plan of each policy: without overlap the update alone, then
+iterations.
 
 Usage: policies.py [--size 3g] [--micro-batch 4] [--overlap none] [--gpu-memory 9.5e9] [--search 6]
                    [--rounds 2] [--steps 8] [--iterations 8] [--backend cuda] [--budget 300] [--out OUT]
 
 1. `hocket plan --policy NAME` and `hocket plan --search SECONDS` make a plan file each for the model
    as hocket.profile measures it. Policies that do not fit are named.
-2. `hocket run` times the update of each plan in turns, every round in a new random order. A plan
-   that takes more than TOO_SLOW times as long as the searched one is not run again.
+2. With overlap none, `hocket run` times the update of each plan in turns, every round in a new random
+   order. A plan that takes more than TOO_SLOW times as long as the searched one is not run again. With
+   another overlap the times of updates alone say nothing: there nothing runs ahead or beside a forward.
 3. train.py trains with the searched plan and with each policy's that is at most NEAR times as long
    by prediction, in turns.
 
-$HOCKET_MACHINE names the profile. The last thing printed is two tables, with the ratio to the
+$HOCKET_MACHINE names the profile. The last thing printed is a table each, with the ratio to the
 searched plan in the same round; OUT/policies.json has all times. Exits 3 if a run failed."""
 
 import argparse
@@ -155,7 +157,7 @@ def main(arguments: List[str]) -> int:
         found = planned(given)
         result["predicted"] = {name: {"update_ms": f["update_ms"], "iteration_ms": plans.period(f)}
                                for name, f in found.items()}
-        result["update_ms"] = updates(given, list(found))
+        result["update_ms"] = updates(given, list(found)) if given.overlap == "none" else {}
         near = [name for name in found
                 if plans.period(found[name]) <= NEAR * plans.period(found[SEARCHED])]
         left = given.budget - (time.monotonic() - began)
