@@ -30,6 +30,7 @@ how often another thread took its core. Forward is launched there, backward is n
 --record runs RECORDED more iterations of each row under torch's profiler and prints phases and kinds
 of kernels of each rank, beside the prediction (rank_kinds.py). Rows of hocket then run as many once
 more, and each rank writes its timeline into the folder: `hocket validate training FOLDER/ROW-rank*`.
+With --profile the measured model is there, too: FOLDER/model.json, for `hocket plan --model`.
 
 --check runs the cases of python/tests/ranks_*.py with as many ranks instead, and prints a line
 for each. A row is not begun when the budget, in seconds, has less left than the longest row took.
@@ -357,6 +358,10 @@ def profile_main(options: argparse.Namespace) -> None:
     of = workload.shape(options.size, options.layers)
     found = plans.measured(of, options.micro_batch, device)
     pathlib.Path(os.environ["HOCKET_RANKS_MODEL"]).write_text(json.dumps(found))
+    if options.record:
+        folder = pathlib.Path(options.record)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.json").write_text(json.dumps(found))
     launches = [sum(block.get(f"{name}_launch_ms", 0) for block in found["blocks"])
                 for name in ("forward", "backward")]
     gpu = [sum(block[f"{name}_ms"] for block in found["blocks"]) for name in ("forward", "backward")]
