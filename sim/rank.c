@@ -522,15 +522,20 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
 
 hk_status hk_ranking_lead(hk_ranking *ranking, const hk_machine *machine, hk_forecast *best,
                           hk_error *err) {
-  const size_t n = ranking->n + 1;
-  hk_forecast *forecasts = realloc(ranking->forecasts, n * sizeof *forecasts);
-  if (forecasts == NULL) return hk_fail_memory(err, n * sizeof *forecasts, "a ranking");
-  memmove(forecasts + 1, forecasts, ranking->n * sizeof *forecasts);
+  hk_forecast *forecasts = ranking->forecasts;
+  if (ranking->n_fit > 0 && strcmp(forecasts[0].plan.policy, best->plan.policy) == 0) {
+    hk_forecast_free(&forecasts[0]);
+  } else {
+    const size_t n = ranking->n + 1;
+    forecasts = realloc(forecasts, n * sizeof *forecasts);
+    if (forecasts == NULL) return hk_fail_memory(err, n * sizeof *forecasts, "a ranking");
+    memmove(forecasts + 1, forecasts, ranking->n * sizeof *forecasts);
+    ranking->forecasts = forecasts;
+    ranking->n = n;
+    ranking->n_fit++;
+  }
   forecasts[0] = *best;
   memset(best, 0, sizeof *best);
-  ranking->forecasts = forecasts;
-  ranking->n = n;
-  ranking->n_fit++;
   ranking->reason[0] = '\0';
   hk_ranking_say_why(ranking, machine, NULL);
   return HK_OK;

@@ -66,8 +66,8 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
 void hk_ranking_free(hk_ranking *ranking);
 /* The fastest plan that a policy names, and that policy; NULL: none that fits is. */
 const hk_forecast *hk_ranking_named(const hk_ranking *ranking, const hk_policy **policy);
-/* Adds a forecast that is faster than the first; zeroes *best. The reason is then the reason for
- * it. */
+/* Adds a forecast that is faster than the first, or puts it in the place of a first one of the same
+ * name; zeroes *best. The reason is then the reason for it. */
 hk_status hk_ranking_lead(hk_ranking *ranking, const hk_machine *machine, hk_forecast *best,
                           hk_error *err);
 /* If nothing fits: replaces the advice of the nearest schedule, also in the reason. */

@@ -103,6 +103,8 @@ for case in "plain", "overlapped", "stages":
         named = [s["iteration_ms"] for s in found["schedules"]
                  if s["feasible"] and s["policy"] != "searched"]
         assert first["policy"] == "searched" and first["iteration_ms"] < min(named)
+    # The longer search's plan takes the place of the short one's.
+    assert sum(s["policy"] == "searched" for s in found["schedules"]) <= 1, case
 assert found["job"]["pp"] == 2, found["job"]
 assert json.load(open("stages-again.json"))["iteration_ms"] == first["iteration_ms"]
 EOF
