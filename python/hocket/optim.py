@@ -682,22 +682,10 @@ class AdamW(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
-        if set_to_none:
-            for group in self.param_groups:
-                for param in group["params"]:
-                    param.grad = None
-            if self._binding is not None:
-                self._settle()
-                self.handover().discard_all()
-            return
-        for group in self.param_groups:
-            for param in group["params"]:
-                grad = param.grad
-                if grad is None:
-                    continue
-                if grad.grad_fn is not None:
-                    grad.detach_()
-                grad.zero_()
+        super().zero_grad(set_to_none)
+        if set_to_none and self._binding is not None:
+            self._settle()
+            self.handover().discard_all()
 
     def synchronize(self) -> None:
         """Returns when the last step is complete: state on the host, weights on the device.
