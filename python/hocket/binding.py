@@ -29,7 +29,7 @@ from torch import Tensor
 from . import _abi, direct, ranks
 from .blocks import Block, is_dense
 from .errors import HocketError, HocketUsageError
-from .names import Nameless
+from .names import Nameless, name_in_modules
 
 TYPES: Dict[torch.dtype, int] = {
     torch.bfloat16: _abi.BF16,
@@ -148,6 +148,7 @@ class Binding:
         parts: what of each lies on this rank; of a whole parameter the parameter itself.
         names, blocks, groups: name, block number and group number of each.
         index: id of a parameter to its number.
+        empty: parameters that have no element on this rank.
         block_names: name of each block.
         device: the device of all parameters.
         addresses: where each parameter lay when it was bound.
@@ -177,6 +178,11 @@ class Binding:
         self._numbers: List[int] = [entry.number for entry in ordered]
         self.blocks: List[int] = numbers
         self.index: Dict[int, int] = {id(p): number for number, p in enumerate(self.params)}
+        every = [param for group in param_groups for param in group["params"]]
+        left = [param for param in every if id(param) not in self.index]
+        self.empty = [p for p in left if p.requires_grad and not ranks.local(p).numel()]
+        self._count = len(every)
+        self._frozen = [param for param in left if ranks.local(param).numel()]
         self.device = _one_device(self.names, self.parts)
         self.backend = _backend(settings.backend, self.device)
         self.accumulate = settings.accumulate
@@ -331,6 +337,21 @@ class Binding:
                 "and load this one's state_dict()"
             )
 
+    def has_all(self, param_groups: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the optimizer has as many parameters as when it was bound."""
+        return sum(len(group["params"]) for group in param_groups) == self._count
+
+    def check_frozen(self) -> None:
+        """HocketUsageError where a parameter that was frozen when it was bound has a gradient."""
+        for param in self._frozen:
+            if param.grad is not None:
+                name = name_in_modules(param) or "a parameter"
+                raise HocketUsageError(
+                    f"{name} of shape {tuple(param.shape)} has a gradient, but did not "
+                    "require one at the first step: make a new hocket.AdamW after unfreezing and "
+                    "load this one's state_dict() into it"
+                )
+
     # -- Gradients ----------------------------------------------------------------------------
 
     def prepared(self, numbers: Sequence[int], grads: Sequence[Tensor]) -> List[Tensor]:
@@ -436,6 +457,16 @@ class Binding:
         if count:
             self.write(_abi.P, number, torch.where(stale, weight.float(), master))
         return count
+
+    def follow_weights(self) -> None:
+        """Masters follow weights that were written since read_versions(): where a master does not
+        round to its weight any more, it becomes the weight."""
+        if self.unchanged():
+            return
+        for number, param in enumerate(self.params):
+            if ranks.version(param) != self.versions[number]:
+                self.refresh_master(number)
+                self.versions[number] = ranks.version(param)
 
 
 def _ordered(

@@ -220,7 +220,7 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     opt._has_state = bytearray(len(binding.params))
     opt.state = defaultdict(dict)
     write_state(binding, state)
-    restore_empty(opt, state)
+    restore_empty(binding, opt.state, state)
     binding.read_versions()
     opt._views(binding)
     opt._broken_load = None
@@ -256,11 +256,13 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
         )
 
 
-def restore_empty(opt: "AdamW", state: Mapping[Tensor, Mapping[str, Any]]) -> None:
-    """Loads the step counts of parameters of which this rank has no element."""
-    for param in opt._empty:
+def restore_empty(
+    binding: Binding, out: Dict[Any, Any], state: Mapping[Tensor, Mapping[str, Any]]
+) -> None:
+    """Loads the step counts of parameters of which this rank has no element, into `out`."""
+    for param in binding.empty:
         if param in state:
-            opt.state[param] = ranks.EmptyState(param, int(state[param]["step"]))  # type: ignore
+            out[param] = ranks.EmptyState(param, int(state[param]["step"]))
 
 
 # -- Pickles ------------------------------------------------------------------------------------
@@ -299,8 +301,7 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     opt._binding = opt._handover = opt._attachment = None
     opt._lock = threading.RLock()
     opt._writer = opt._plan_answer = opt._taking = opt._broken_load = opt._samples = None
-    opt._warned_of_data = False
     opt._detached = False
     opt._has_state = bytearray()
-    opt._count, opt._others, opt._empty, opt._ranks = 0, [], [], None
+    opt._ranks = None
     opt.state_in_file = False

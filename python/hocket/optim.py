@@ -21,7 +21,6 @@ from .checks import check_group, check_settings
 from .errors import HocketUsageError
 from .handle import handle_in
 from .handover import HandOver
-from .names import name_in_modules
 from .plan import resolve_plan
 from .ranks import Ranks
 from .report import explain, other_micro_steps, stats
@@ -156,9 +155,6 @@ class AdamW(Optimizer):
         self._plain = self._replaced = False  # see partitions.replaced
         self._pending: Dict[Tensor, Dict[str, Any]] = {}
         self._awaited: Optional[int] = None
-        self._count = 0
-        self._others: List[Tensor] = []
-        self._empty: List[Tensor] = []  # DTensors of which this rank has no element
         self._ranks: Optional[Ranks] = None
         self._counts = b""
         self._has_state = bytearray()
@@ -168,7 +164,6 @@ class AdamW(Optimizer):
         self._plan_answer: Optional[Dict[str, Any]] = None
         self._writer: Optional[files.Writer] = None
         self._samples: Optional[Samples] = None
-        self._warned_of_data = False
         self.state_in_file = False
         super().__init__(
             params,
@@ -334,11 +329,6 @@ class AdamW(Optimizer):
         self._plan_answer = answer or self._plan_answer
         binding = Binding(entries, blocks, self.param_groups, settings, plan)
         try:
-            every = [param for group in self.param_groups for param in group["params"]]
-            self._count = len(every)
-            left = [p for p in every if id(p) not in binding.index]
-            self._others = [p for p in left if ranks.local(p).numel()]
-            self._empty = [p for p in left if p.requires_grad and not ranks.local(p).numel()]
             self._fill(binding)
             self._samples = Samples(binding)
             handover = self._handover = HandOver(binding)
@@ -377,7 +367,7 @@ class AdamW(Optimizer):
         binding.read_versions()
         self.state = defaultdict(dict)
         checkpoint.write_state(binding, self._pending)
-        checkpoint.restore_empty(self, self._pending)
+        checkpoint.restore_empty(binding, self.state, self._pending)
         self._views(binding)
 
     def _views(self, binding: Binding) -> None:
@@ -612,7 +602,7 @@ class AdamW(Optimizer):
                         binding, number
                     )
                     self._has_state[number] = 1
-        for param in self._empty:
+        for param in binding.empty:
             if param.grad is not None:
                 steps = int(self.state[param]["step"]) if param in self.state else 0
                 self.state[param] = ranks.EmptyState(param, steps + 1)  # type: ignore[assignment]
@@ -620,20 +610,12 @@ class AdamW(Optimizer):
     def _check_parameters(self) -> None:
         """Parameters are where they were; masters follow weights that the program has written."""
         binding = self.binding()
-        every = sum(len(group["params"]) for group in self.param_groups)
-        if every != self._count or partitions.replaced(self):
+        if not binding.has_all(self.param_groups) or partitions.replaced(self):
             raise HocketUsageError(
                 "parameters were added to a param group, removed or replaced after the first step: "
                 "make a new hocket.AdamW and load this one's state_dict() into it"
             )
-        for param in self._others:
-            if param.grad is not None:
-                name = name_in_modules(param) or "a parameter"
-                raise HocketUsageError(
-                    f"{name} of shape {tuple(param.shape)} has a gradient, but did not "
-                    "require one at the first step: make a new hocket.AdamW after unfreezing and "
-                    "load this one's state_dict() into it"
-                )
+        binding.check_frozen()
         if not binding.unchanged():
             binding.check_in_place()
             self.follow_weights()
@@ -641,35 +623,15 @@ class AdamW(Optimizer):
 
     def _notice_writes(self) -> None:
         """Masters follow weights that the program has written through p.data, if that is seen."""
-        binding = self.binding()
         with self._lock:
-            if 1 in self.handover().live or binding.engine.failed or not binding.unchanged():
-                return
-            number = self._samples.stale() if self._samples is not None else None
-            if number is None:
-                return
-            for each in range(len(binding.params)):
-                binding.refresh_master(each)
-        if not self._warned_of_data:
-            self._warned_of_data = True
-            warnings.warn(
-                f"hocket: {binding.names[number]} was written without a trace, as p.data is: this "
-                "time the weights count, but such a write is seen by chance, and else overwritten "
-                "by the master weight; write to p itself under torch.no_grad()"
-            )
+            if self._samples is not None and 1 not in self.handover().live:
+                self._samples.follow()
 
     def follow_weights(self) -> None:
-        """Masters follow weights that the program has written since the last step: where a master
-        does not round to its weight any more, it becomes the weight."""
-        binding = self.binding()
+        """Masters follow weights that the program has written since the last step."""
         with self._lock:  # a step() of another thread changes weights and masters
             self._settle()
-            if binding.unchanged():
-                return
-            for number, param in enumerate(binding.params):
-                if ranks.version(param) != binding.versions[number]:
-                    binding.refresh_master(number)
-                    binding.versions[number] = ranks.version(param)
+            self.binding().follow_weights()
 
     def before_backward(self) -> None:
         """A backward of the attached model begins. What updates that run ahead assume must be as

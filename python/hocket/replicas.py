@@ -139,7 +139,7 @@ class Replicas:
         for number, param in enumerate(optimizer.binding().params):
             if handover.live[number]:
                 param.grad = handover.stand_in(number)
-        for param in optimizer._empty:
+        for param in optimizer.binding().empty:
             if param.grad is not None:
                 param.grad = ranks.shared_as(param, torch.empty_like(ranks.local(param)))
         optimizer.binding().engine.flush()

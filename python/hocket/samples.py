@@ -7,6 +7,7 @@ handed over, some elements of some tensors are compared; others the next time.
 
 from __future__ import annotations
 
+import warnings
 from typing import Optional
 
 import torch
@@ -31,8 +32,27 @@ class Samples:
         self._binding = binding
         self._next = self._looks = 0
         self._every = EVERY if binding.device.type == "cuda" else 1
+        self._warned = False
 
-    def stale(self) -> Optional[int]:
+    def follow(self) -> None:
+        """If a weight has been written without a trace, all masters follow the weights; the first
+        time a warning says so."""
+        if self._binding.engine.failed or not self._binding.unchanged():
+            return
+        found = self._stale()
+        if found is None:
+            return
+        for number in range(len(self._binding.params)):
+            self._binding.refresh_master(number)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"hocket: {self._binding.names[found]} was written without a trace, as p.data is: "
+                "this time the weights count, but such a write is seen by chance, and else "
+                "overwritten by the master weight; write to p itself under torch.no_grad()"
+            )
+
+    def _stale(self) -> Optional[int]:
         """The number of a tensor with a weight that is not the rounded master; None: none was
         seen."""
         self._looks += 1
