@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
 from torch import Tensor
 
 from .binding import increment_versions
-from .errors import MACHINE, NO, HocketError
+from .errors import MACHINE, NO, HocketError, HocketUsageError
 
 if TYPE_CHECKING:
     from ._abi import Snapshot
@@ -62,6 +62,24 @@ def finish(opt: "AdamW") -> None:
             f"the state of step {writer.step} was not written to {writer.path}: {writer.error}",
             MACHINE,
         ) from writer.error
+
+
+def check(opt: "AdamW") -> None:
+    """Refuses a step from state that has not been loaded, or not as a whole, and after a save that
+    has failed in its thread."""
+    if opt._broken_load is not None:
+        raise HocketUsageError(
+            f"loading {opt._broken_load} was interrupted, so that state and weights may be of "
+            "different steps: load it again"
+        )
+    if opt._writer is not None and opt._writer.over():
+        finish(opt)
+    if opt._awaited is not None:
+        raise HocketUsageError(
+            f"the state of step {opt._awaited} lies in a file of its own, which has not been "
+            "loaded: add hocket.TrainerCallback to the Trainer's callbacks, or call "
+            "opt.load(path)"
+        )
 
 
 class Writer:

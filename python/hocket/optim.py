@@ -520,19 +520,7 @@ class AdamW(Optimizer):
                 "this optimizer has been detached from its model: make a new hocket.AdamW and load "
                 "this one's state_dict(), or a file of save(), into it"
             )
-        if self._broken_load is not None:
-            raise HocketUsageError(
-                f"loading {self._broken_load} was interrupted, so that state and weights may be of "
-                "different steps: load it again"
-            )
-        if self._writer is not None and self._writer.over():
-            files.finish(self)
-        if self._awaited is not None:
-            raise HocketUsageError(
-                f"the state of step {self._awaited} lies in a file of its own, which has not been "
-                "loaded: add hocket.TrainerCallback to the Trainer's callbacks, or call "
-                "opt.load(path)"
-            )
+        files.check(self)
 
     def _collect(self) -> List[int]:
         """Makes the engine ready for a step. Returns the tensors with gradients."""
