@@ -208,21 +208,19 @@ def _check_state(state: Mapping[Tensor, Mapping[str, Any]]) -> None:
 def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     """Loads state into an engine that has been made. A parameter without an entry in `state`
     starts from zero, as in torch."""
-    binding = opt.binding()
+    steps, binding = opt.steps(), opt.binding()
     opt.finish_update()
     opt._broken_load = "a state_dict"
     for number, param in enumerate(binding.params):
-        if opt._has_state[number] and param not in state:
+        if steps.has_state[number] and param not in state:
             zeros = torch.zeros(binding.parts[number].shape)
             binding.write(_abi.M, number, zeros)
             binding.write(_abi.V, number, zeros)
             binding.engine.set_tensor_step(number, 0)
-    opt._has_state = bytearray(len(binding.params))
     opt.state = defaultdict(dict)
     write_state(binding, state)
-    restore_empty(binding, opt.state, state)
     binding.read_versions()
-    opt._views(binding)
+    steps.show(opt.state, state)
     opt._broken_load = None
 
 
@@ -254,15 +252,6 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
             f"hocket: the state_dict has no master_weight for {without} tensors (it is of another "
             "optimizer): fp32 masters start from the rounded weights"
         )
-
-
-def restore_empty(
-    binding: Binding, out: Dict[Any, Any], state: Mapping[Tensor, Mapping[str, Any]]
-) -> None:
-    """Loads the step counts of parameters of which this rank has no element, into `out`."""
-    for param in binding.empty:
-        if param in state:
-            out[param] = ranks.EmptyState(param, int(state[param]["step"]))
 
 
 # -- Pickles ------------------------------------------------------------------------------------
@@ -298,10 +287,7 @@ def unpickle(opt: "AdamW", state: Dict[str, Any]) -> None:
     if opt._replaced:
         opt.state.update(state["state"])
     opt._pending = {} if opt._replaced else dict(state["state"])
-    opt._binding = opt._handover = opt._attachment = None
+    opt._steps = opt._attachment = opt._writer = opt._broken_load = None
     opt._lock = threading.RLock()
-    opt._writer = opt._plan_answer = opt._taking = opt._broken_load = opt._samples = None
     opt._detached = False
-    opt._has_state = bytearray()
-    opt._ranks = None
     opt.state_in_file = False

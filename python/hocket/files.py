@@ -211,9 +211,8 @@ def _load(opt: "AdamW", path: str, sidecar: Dict[str, Any]) -> None:
     binding.engine.weights_from_masters(-1, binding.stream())
     increment_versions(binding.params)
     binding.read_versions()
-    opt._has_state = bytearray(len(binding.params))
     opt.state = defaultdict(dict)
-    opt._views(binding)
+    opt.steps().show(opt.state, {})
     opt._awaited = None
     _load_groups_of(opt, sidecar, path + ".json", binding.engine.step_number())
     binding.forget_groups()

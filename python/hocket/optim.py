@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
@@ -15,7 +16,7 @@ from torch.optim import Optimizer
 
 from . import _abi, checkpoint, files, partitions, ranks
 from .attach import Attachment, refuse_ranks
-from .binding import Binding, Entry, Settings, increment_versions, trainable
+from .binding import Binding, Entry, Settings, trainable
 from .blocks import MAX_BLOCKS, Block
 from .checks import check_group, check_settings
 from .errors import HocketUsageError
@@ -24,7 +25,7 @@ from .handover import HandOver
 from .plan import resolve_plan
 from .ranks import Ranks
 from .report import explain, other_micro_steps, stats
-from .samples import Samples
+from .steps import State, Steps
 
 if TYPE_CHECKING:
     from .deepspeed import Update
@@ -148,22 +149,15 @@ class AdamW(Optimizer):
             seed,
         )
         check_settings(self._settings)
-        self._binding: Optional[Binding] = None
-        self._handover: Optional[HandOver] = None
+        self._steps: Optional[Steps] = None  # None: there is no engine yet
         self._attachment: Optional[Attachment] = None
         self._detached = False
         self._plain = self._replaced = False  # see partitions.replaced
         self._pending: Dict[Tensor, Dict[str, Any]] = {}
         self._awaited: Optional[int] = None
-        self._ranks: Optional[Ranks] = None
-        self._counts = b""
-        self._has_state = bytearray()
         self._lock = threading.RLock()  # held by step(), and by what saves and loads
-        self._taking: Optional[Tuple[int, List[int]]] = None
         self._broken_load: Optional[str] = None
-        self._plan_answer: Optional[Dict[str, Any]] = None
         self._writer: Optional[files.Writer] = None
-        self._samples: Optional[Samples] = None
         self.state_in_file = False
         super().__init__(
             params,
@@ -186,7 +180,7 @@ class AdamW(Optimizer):
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """As of torch.optim.Optimizer; before the first step only."""
-        if self._binding is not None:
+        if self._steps is not None:
             raise HocketUsageError(
                 "a param group was added after the first step: state has been laid out for the "
                 "parameters of before; make a new hocket.AdamW of all and load this one's "
@@ -201,17 +195,20 @@ class AdamW(Optimizer):
 
     def is_bound(self) -> bool:
         """Whether the engine exists."""
-        return self._binding is not None
+        return self._steps is not None
+
+    def steps(self) -> Steps:
+        """The steps, with the engine; it must exist."""
+        assert self._steps is not None
+        return self._steps
 
     def binding(self) -> Binding:
         """The engine and its tensors; they must exist."""
-        assert self._binding is not None
-        return self._binding
+        return self.steps().binding
 
     def handover(self) -> HandOver:
         """The gradients' way; the engine must exist."""
-        assert self._handover is not None
-        return self._handover
+        return self.steps().handover
 
     @property
     def runs_ahead(self) -> bool:
@@ -228,8 +225,8 @@ class AdamW(Optimizer):
         settings = self._settings._replace(accumulation_steps=steps)
         check_settings(settings)
         self._settings = settings
-        if self._binding is not None and self._attachment is not None:
-            self._binding.engine.expect(steps or 0)
+        if self._steps is not None and self._attachment is not None:
+            self.binding().engine.expect(steps or 0)
 
     def bind(self) -> None:
         """Makes the engine now: parameters must not move, or change their type, any more. If they
@@ -240,40 +237,44 @@ class AdamW(Optimizer):
                 fit the model; on another rank, too.
         """
         with self._lock:
-            if self._binding is None:
-                self._bind()
+            if self._steps is None:
+                partitions.refuse(self)
+                self.state = defaultdict(dict)
+                self._steps = self._bound()  # after an interrupt before this, all is done again
+                self._pending = {}
 
-    def _bind(self) -> None:
-        partitions.refuse(self)
+    def _bound(self) -> Steps:
         shared = Ranks.of(self.param_groups)
         if shared is None:
             if self._attachment is not None:
                 self._attachment.prepare()
                 if self._attachment.shards is None:
                     refuse_ranks()
-            self._make(self._settings)
-            return
+            return self._made(self._settings, None, None)
         with shared.together():
             settings = ranks.check_settings(self._settings)
             if self._attachment is not None:
                 self._attachment.prepare()
         shared.meet()
         settings = shared.divide(settings)
+        answer = None
         if settings.plan == "auto":
-            settings = self._plan_of_all(shared, settings)
+            settings, answer = self._plan_of_all(shared, settings)
         shared.idle()
+        steps = None
         try:
             with shared.together():
-                self._make(settings)
+                steps = self._made(settings, shared, answer)
         except BaseException:
-            binding, self._binding = self._binding, None
-            if binding is not None:  # another rank's engine could not be made
-                binding.engine.close()
+            if steps is not None:  # another rank's engine could not be made
+                steps.binding.engine.close()
             raise
-        self._ranks = shared
-        self._counts = shared.counts(self.binding().params)
+        assert steps is not None
+        return steps
 
-    def _plan_of_all(self, shared: Ranks, settings: Settings) -> Settings:
+    def _plan_of_all(
+        self, shared: Ranks, settings: Settings
+    ) -> Tuple[Settings, Optional[Dict[str, Any]]]:
         """The first rank decides for all. Shards of other sizes have no place in its plan: then no
         rank follows it."""
         plan = answer = failure = None
@@ -289,14 +290,14 @@ class AdamW(Optimizer):
         shared.agree(failure=failure)
         sizes = [(entry.number, ranks.local(entry.param).numel()) for entry in entries]
         everyone = shared.gathered((sizes, plan, answer))
-        _, plan, self._plan_answer = everyone[0]
+        _, plan, answer = everyone[0]
         if any(each[0] != sizes for each in everyone):
             plan = None
-            self._plan_answer = {
+            answer = {
                 "reason": "no plan, because the ranks' shards differ in size, and one plan is for "
                 "all; the CPU updates, and the GPU where gpu_memory has room"
             }
-        return settings._replace(plan=plan)
+        return settings._replace(plan=plan), answer
 
     def _laid_out(self, settings: Settings) -> Tuple[Settings, List[Entry], Optional[List[Block]]]:
         """What the engine will have: its settings, tensors and blocks."""
@@ -322,24 +323,26 @@ class AdamW(Optimizer):
             blocks = attachment.blocks(known, None if settings.clip == "block" else MAX_BLOCKS)
         return settings, entries, blocks
 
-    def _make(self, settings: Settings) -> None:
+    def _made(
+        self, settings: Settings, shared: Optional[Ranks], answer: Optional[Dict[str, Any]]
+    ) -> Steps:
         attachment = self._attachment
         settings, entries, blocks = self._laid_out(settings)
-        plan, answer = resolve_plan(settings, entries, blocks, attachment)
-        self._plan_answer = answer or self._plan_answer
+        plan, said = resolve_plan(settings, entries, blocks, attachment)
         binding = Binding(entries, blocks, self.param_groups, settings, plan)
         try:
-            self._fill(binding)
-            self._samples = Samples(binding)
-            handover = self._handover = HandOver(binding)
+            # State of a new engine: from the weights, and from what was loaded before.
+            binding.engine.masters(-1, binding.stream())
+            binding.read_versions()
+            checkpoint.write_state(binding, self._pending)
+            steps = Steps(binding, settings, attachment, shared, said or answer, self._lock)
+            steps.show(self.state, self._pending)
             if attachment is not None and blocks is not None:
-                attachment.bound(blocks, binding, handover)
+                attachment.bound(blocks, binding, steps.handover)
                 binding.engine.expect(settings.accumulation_steps or 0)
-            self._binding = binding  # after an interrupt before this, all is done again
-            self._pending = {}
+            return steps
         except BaseException:
-            if self._binding is None:
-                binding.engine.close()
+            binding.engine.close()
             raise
 
     def _drop_in(self, settings: Settings) -> Settings:
@@ -360,22 +363,6 @@ class AdamW(Optimizer):
             )
         return settings._replace(overlap="none")
 
-    def _fill(self, binding: Binding) -> None:
-        """State of a new engine: from the weights, and from what was loaded before."""
-        binding.engine.masters(-1, binding.stream())
-        self._has_state = bytearray(len(binding.params))
-        binding.read_versions()
-        self.state = defaultdict(dict)
-        checkpoint.write_state(binding, self._pending)
-        checkpoint.restore_empty(binding, self.state, self._pending)
-        self._views(binding)
-
-    def _views(self, binding: Binding) -> None:
-        for number, param in enumerate(binding.params):
-            if not self._has_state[number] and binding.engine.tensor_step(number) > 0:
-                self.state[param] = checkpoint.StateView(binding, number)  # type: ignore
-                self._has_state[number] = 1
-
     def attach(self, model: nn.Module) -> None:
         """Hooks this optimizer into the model that its parameters belong to.
 
@@ -395,7 +382,7 @@ class AdamW(Optimizer):
         """
         if self._attachment is not None:
             raise HocketUsageError("attach was called already: an optimizer has one model")
-        if self._binding is not None:
+        if self._steps is not None:
             raise HocketUsageError(
                 "attach was called after the first step: attach first, or make a new hocket.AdamW "
                 "and load this one's state_dict() into it"
@@ -412,11 +399,9 @@ class AdamW(Optimizer):
         """
         if self._attachment is None or self._detached:
             return
-        if self._binding is not None and self._binding.engine.quiet():
+        if self._steps is not None and self.binding().engine.quiet():
             self.synchronize()
-        for group in self.param_groups:
-            for param in group["params"]:
-                param.grad = None
+        super().zero_grad()
         self._attachment.detach()
         self._detached = True
 
@@ -460,59 +445,45 @@ class AdamW(Optimizer):
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and float(found_inf) != 0:
             return
-        if self._binding is None and partitions.replaced(self):
+        if self._steps is None and partitions.replaced(self):
             partitions.step(self)
             return
-        shared = self._ranks if self._binding is not None else Ranks.of(self.param_groups)
-        if shared is not None:
-            self._step_of_all(shared)
+        if self._steps is None and not self._begin():
             return
-        self._check_usable()
-        if self._binding is None:
-            if not self._any_gradient():
-                return
-            self.bind()
-        held = self._collect()
-        if held:
-            self._take(held)
+        loss_scale = getattr(self, "grad_scale", None)
+        taken = self.steps().step(self._prepare, self._state, loss_scale)
+        last = self.last_step
+        if taken and last is not None and last.step == 3:  # when the number of backwards is known
+            for sentence in other_micro_steps(self, self.binding().engine.report()):
+                warnings.warn(f"hocket: {sentence}")
 
-    def _step_of_all(self, shared: Ranks) -> None:
-        """The step where ranks share the parameters: if one fails before it, none takes it."""
-        if self._binding is None:
-            with shared.together():
-                self._check_usable()
-            if not shared.any(self._any_gradient()):
-                return
-            self.bind()
-        failure: Optional[Exception] = None
-        held: List[int] = []
-        words = None
-        try:
+    def _begin(self) -> bool:
+        """Makes the engine at the first step. Returns whether there is one: without a gradient, on
+        any rank, there is no step."""
+        shared = Ranks.of(self.param_groups)
+        with shared.together() if shared is not None else nullcontext():
             self._check_usable()
-            held = self._collect()
-            words = self.binding().engine.squares(self._counts)
-        except Exception as error:  # noqa: BLE001  (raised again, on all ranks)
-            failure = error
-        total, holding = shared.agree(words, bool(held), failure)
-        if not holding:
-            return
-        squares, nonfinite = _abi.squares_value(total)
-        replicas = self._attachment.replicas if self._attachment is not None else None
-        later = True
-        if self._attachment is not None and replicas is not None and not nonfinite:
-            later = replicas.updated() and self._settings.overlap != "none"
-            if later:
-                self._attachment.close_gates()  # also where this rank has nothing to update
-        if held:
-            self._take(held, float("inf") if nonfinite else squares)
-        if not later:
-            self.synchronize()
-        if nonfinite:
-            mine = self.last_step is not None and held and self.last_step.nonfinite > 0
-            warnings.warn(
-                f"hocket: {nonfinite} gradient values are not finite, the first of them in a shard "
-                f"of rank {shared.first(bool(mine))}: step() changed nothing on any rank"
+        mine = any(
+            param.grad is not None for group in self.param_groups for param in group["params"]
+        )
+        if shared.any(mine) if shared is not None else mine:
+            self.bind()
+        return self._steps is not None
+
+    def _prepare(self) -> List[int]:
+        """Makes the engine ready for a step. Returns the tensors with gradients."""
+        self._check_usable()
+        steps = self.steps()
+        steps.settle(self._state)
+        if not steps.binding.has_all(self.param_groups) or partitions.replaced(self):
+            raise HocketUsageError(
+                "parameters were added to a param group, removed or replaced after the first step: "
+                "make a new hocket.AdamW and load this one's state_dict() into it"
             )
+        return steps.prepare(self.param_groups, self._state)
+
+    def _state(self) -> State:
+        return self.state
 
     def _check_usable(self) -> None:
         if self._detached:
@@ -522,104 +493,9 @@ class AdamW(Optimizer):
             )
         files.check(self)
 
-    def _collect(self) -> List[int]:
-        """Makes the engine ready for a step. Returns the tensors with gradients."""
-        binding, handover = self.binding(), self.handover()
-        self._settle()
-        self._check_parameters()
-        held = handover.collect()
-        if held:
-            if self._attachment is not None:
-                self._attachment.check_gated(held)
-            handover.scale()
-            binding.sync_groups(self.param_groups)
-        return held
-
-    def _take(self, held: List[int], sum_of_squares: float = 0.0) -> None:
-        """Takes the step. sum_of_squares: of the gradients of all ranks; 0: there is one."""
-        loss_scale = getattr(self, "grad_scale", None)
-        scale = float(loss_scale) if loss_scale is not None else 1.0
-        self._taking = (self.binding().engine.step_number(), held)
-        if self._attachment is not None:
-            # Closed before the update begins, so that no interrupt leaves them open.
-            self._attachment.end_trace()
-            if self._settings.overlap != "none":
-                self._attachment.close_gates()
-        self.handover().step(self._settings.max_norm or 0.0, scale, sum_of_squares)
-        self._settle()
-        last = self.last_step
-        if last is not None and last.step == 3:  # the first whose number of backwards was known
-            for sentence in other_micro_steps(self, self.binding().engine.report()):
-                warnings.warn(f"hocket: {sentence}")
-        if last is not None and last.skipped and self._ranks is None:
-            warnings.warn(
-                f"hocket: {last.nonfinite} gradient values are not finite: step() changed nothing"
-            )
-
-    def _settle(self) -> None:
-        """Notes the last step, if the engine has taken it: at the end of step(), and again if that
-        was interrupted."""
-        if self._taking is None:
-            return
-        with self._lock:  # no step() of another thread is under way
-            if self._taking is None:
-                return
-            before, held = self._taking
-            binding = self.binding()
-            if binding.engine.step_number() > before:
-                self._stepped(binding, held)
-            elif self._attachment is not None:
-                self._attachment.complete()  # gradients came after the end of the last update
-            self._taking = None
-
-    def _any_gradient(self) -> bool:
-        return any(
-            param.grad is not None for group in self.param_groups for param in group["params"]
-        )
-
-    def _stepped(self, binding: Binding, held: List[int]) -> None:
-        params = binding.params
-        increment_versions(
-            params if len(held) == len(params) else [params[number] for number in held]
-        )
-        binding.read_versions()
-        if 0 in self._has_state:
-            for number in held:
-                if not self._has_state[number]:
-                    self.state[params[number]] = checkpoint.StateView(  # type: ignore[assignment]
-                        binding, number
-                    )
-                    self._has_state[number] = 1
-        for param in binding.empty:
-            if param.grad is not None:
-                steps = int(self.state[param]["step"]) if param in self.state else 0
-                self.state[param] = ranks.EmptyState(param, steps + 1)  # type: ignore[assignment]
-
-    def _check_parameters(self) -> None:
-        """Parameters are where they were; masters follow weights that the program has written."""
-        binding = self.binding()
-        if not binding.has_all(self.param_groups) or partitions.replaced(self):
-            raise HocketUsageError(
-                "parameters were added to a param group, removed or replaced after the first step: "
-                "make a new hocket.AdamW and load this one's state_dict() into it"
-            )
-        binding.check_frozen()
-        if not binding.unchanged():
-            binding.check_in_place()
-            self.follow_weights()
-        self._notice_writes()
-
-    def _notice_writes(self) -> None:
-        """Masters follow weights that the program has written through p.data, if that is seen."""
-        with self._lock:
-            if self._samples is not None and 1 not in self.handover().live:
-                self._samples.follow()
-
     def follow_weights(self) -> None:
         """Masters follow weights that the program has written since the last step."""
-        with self._lock:  # a step() of another thread changes weights and masters
-            self._settle()
-            self.binding().follow_weights()
+        self.steps().follow_weights(self._state)
 
     def before_backward(self) -> None:
         """A backward of the attached model begins. What updates that run ahead assume must be as
@@ -628,14 +504,14 @@ class AdamW(Optimizer):
         if self.runs_ahead:
             self.binding().sync_groups(self.param_groups)
         self.follow_weights()
-        self._notice_writes()
+        self.steps().follow_data()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch.optim.Optimizer; what was handed over since the last step is forgotten."""
         super().zero_grad(set_to_none)
-        if set_to_none and self._binding is not None:
-            self._settle()
-            self.handover().discard_all()
+        if set_to_none and self._steps is not None:
+            self._steps.settle(self._state)
+            self._steps.handover.discard_all()
 
     def synchronize(self) -> None:
         """Returns when the last step is complete: state on the host, weights on the device.
@@ -647,19 +523,15 @@ class AdamW(Optimizer):
             HocketError: the step has failed.
         """
         self.finish_update()
-        if self._attachment is not None and self._attachment.replicas is not None:
-            self._attachment.replicas.gather()
-            self._attachment.complete()
+        if self._steps is not None:
+            self._steps.gather()
 
     def finish_update(self) -> None:
         """Returns when this rank's part of the last step is complete."""
         if self._overlapped is not None:
             self._overlapped.finish()
-        if self._binding is not None:
-            self._binding.engine.drain()
-            self._settle()
-            if self._attachment is not None:
-                self._attachment.complete()
+        if self._steps is not None:
+            self._steps.finish(self._state)
 
     def gpu_bytes(self) -> int:
         """GPU memory that hocket holds now, outside torch's allocator.
@@ -669,7 +541,7 @@ class AdamW(Optimizer):
             and state that a plan or ``gpu_memory`` keeps there. 0 before the first gradient. On the
             host backend, of what stands for them in host memory.
         """
-        return self._binding.engine.gpu_bytes() if self._binding is not None else 0
+        return self.binding().engine.gpu_bytes() if self.is_bound() else 0
 
     def release_gpu(self) -> int:
         """Gives GPU memory back until the next gradient, for example while the model generates:
@@ -693,11 +565,11 @@ class AdamW(Optimizer):
             answers = model.generate(prompts)  # waits for nothing: the update is complete
             torch.cuda.empty_cache()
         """
-        if self._binding is None:
+        if not self.is_bound():
             return 0
         self.finish_update()
         before = self.gpu_bytes()
-        self._binding.engine.release_gpu()
+        self.binding().engine.release_gpu()
         return before - self.gpu_bytes()
 
     def read_gradient(self, param: Tensor) -> Optional[Tensor]:
@@ -718,7 +590,7 @@ class AdamW(Optimizer):
     @property
     def last_step(self) -> Optional[_abi.StepResult]:
         """What the last step did, or None."""
-        return self._binding.engine.last_step() if self._binding is not None else None
+        return self.binding().engine.last_step() if self.is_bound() else None
 
     # -- What happened ------------------------------------------------------------------------
 

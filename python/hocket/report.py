@@ -47,7 +47,7 @@ def explain(optimizer: "AdamW") -> str:
         f"on {binding.device}, backend {binding.backend}, overlap {settings.overlap}"
         + ("" if optimizer._attachment is not None else " (not attached)"),
     ]
-    answer = optimizer._plan_answer
+    answer = optimizer.steps().answer
     if settings.plan is None:
         lines.append("No plan: the CPU updates the tensors block by block.")
         if settings.gpu_memory:
