@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import _abi, checkpoint, files, partitions, ranks
-from .attach import Attachment, refuse_ranks
-from .binding import Binding, Entry, Settings, trainable
-from .blocks import MAX_BLOCKS, Block
+from .attach import Attachment
+from .binding import Binding, Settings
 from .checks import check_group, check_settings
 from .errors import HocketUsageError
 from .handle import handle_in
 from .handover import HandOver
-from .plan import resolve_plan
+from .making import Maker
 from .ranks import Ranks
 from .report import explain, other_micro_steps, stats
 from .steps import State, Steps
@@ -240,128 +239,12 @@ class AdamW(Optimizer):
             if self._steps is None:
                 partitions.refuse(self)
                 self.state = defaultdict(dict)
-                self._steps = self._bound()  # after an interrupt before this, all is done again
+                maker = Maker(
+                    self.param_groups, self._attachment, self.state, self._pending, self._lock
+                )
+                # After an interrupt before this is assigned, all is done again.
+                self._steps = maker.make(self._settings)
                 self._pending = {}
-
-    def _bound(self) -> Steps:
-        shared = Ranks.of(self.param_groups)
-        if shared is None:
-            if self._attachment is not None:
-                self._attachment.prepare()
-                if self._attachment.shards is None:
-                    refuse_ranks()
-            return self._made(self._settings, None, None)
-        with shared.together():
-            settings = ranks.check_settings(self._settings)
-            if self._attachment is not None:
-                self._attachment.prepare()
-        shared.meet()
-        settings = shared.divide(settings)
-        answer = None
-        if settings.plan == "auto":
-            settings, answer = self._plan_of_all(shared, settings)
-        shared.idle()
-        steps = None
-        try:
-            with shared.together():
-                steps = self._made(settings, shared, answer)
-        except BaseException:
-            if steps is not None:  # another rank's engine could not be made
-                steps.binding.engine.close()
-            raise
-        assert steps is not None
-        return steps
-
-    def _plan_of_all(
-        self, shared: Ranks, settings: Settings
-    ) -> Tuple[Settings, Optional[Dict[str, Any]]]:
-        """The first rank decides for all. Shards of other sizes have no place in its plan: then no
-        rank follows it."""
-        plan = answer = failure = None
-        with shared.together():
-            settings, entries, blocks = self._laid_out(settings)
-        if shared.decides():
-            try:
-                plan, answer = resolve_plan(
-                    settings, entries, blocks, self._attachment, len(shared.here())
-                )
-            except Exception as error:  # noqa: BLE001  (raised again, on all ranks)
-                failure = error
-        shared.agree(failure=failure)
-        sizes = [(entry.number, ranks.local(entry.param).numel()) for entry in entries]
-        everyone = shared.gathered((sizes, plan, answer))
-        _, plan, answer = everyone[0]
-        if any(each[0] != sizes for each in everyone):
-            plan = None
-            answer = {
-                "reason": "no plan, because the ranks' shards differ in size, and one plan is for "
-                "all; the CPU updates, and the GPU where gpu_memory has room"
-            }
-        return settings._replace(plan=plan), answer
-
-    def _laid_out(self, settings: Settings) -> Tuple[Settings, List[Entry], Optional[List[Block]]]:
-        """What the engine will have: its settings, tensors and blocks."""
-        attachment = self._attachment
-        for group in self.param_groups:
-            check_group(group)
-        entries = trainable(self.param_groups, attachment.names if attachment else {})
-        if attachment is None:
-            settings = self._drop_in(settings)
-            blocks: Optional[List[Block]] = None
-        else:
-            strangers = [e.name for e in entries if id(e.param) not in attachment.names]
-            if strangers:
-                raise HocketUsageError(
-                    f"{strangers[0]} is in the optimizer, but not in the attached model: attach "
-                    "a module that holds all (nn.ModuleDict of several, for example); after "
-                    "fully_shard() the optimizer needs the model's new parameters"
-                )
-            attachment.hook_gradients([entry.param for entry in entries])
-            names = {entry.name for entry in entries}
-            known = [n for n in attachment.names.values() if n in names]
-            # Norms are those of the model's own blocks, not of merged ones.
-            blocks = attachment.blocks(known, None if settings.clip == "block" else MAX_BLOCKS)
-        return settings, entries, blocks
-
-    def _made(
-        self, settings: Settings, shared: Optional[Ranks], answer: Optional[Dict[str, Any]]
-    ) -> Steps:
-        attachment = self._attachment
-        settings, entries, blocks = self._laid_out(settings)
-        plan, said = resolve_plan(settings, entries, blocks, attachment)
-        binding = Binding(entries, blocks, self.param_groups, settings, plan)
-        try:
-            # State of a new engine: from the weights, and from what was loaded before.
-            binding.engine.masters(-1, binding.stream())
-            binding.read_versions()
-            checkpoint.write_state(binding, self._pending)
-            steps = Steps(binding, settings, attachment, shared, said or answer, self._lock)
-            steps.show(self.state, self._pending)
-            if attachment is not None and blocks is not None:
-                attachment.bound(blocks, binding, steps.handover)
-                binding.engine.expect(settings.accumulation_steps or 0)
-            return steps
-        except BaseException:
-            binding.engine.close()
-            raise
-
-    def _drop_in(self, settings: Settings) -> Settings:
-        ranks.refuse_rows(self.param_groups)
-        if settings.accumulate is not None:
-            raise HocketUsageError(
-                "accumulate= takes effect with attach(model) only: without it autograd adds "
-                "gradients, in their own type"
-            )
-        if settings.clip == "block":
-            raise HocketUsageError(
-                "clip='block' needs opt.attach(model): without it nothing says what the blocks are"
-            )
-        if settings.overlap != "none":
-            warnings.warn(
-                f"hocket: overlap={settings.overlap!r} has no effect without "
-                "opt.attach(model): step() updates before it returns"
-            )
-        return settings._replace(overlap="none")
 
     def attach(self, model: nn.Module) -> None:
         """Hooks this optimizer into the model that its parameters belong to.
