@@ -123,6 +123,19 @@ def assert_ran_ahead(opt, model):
     assert report["running_ahead"]["most_elements"] > sum(p.numel() for p in model.parameters()) / 2
 
 
+def started(overlap: str = "forward", attached: bool = True, steps: int = 2):
+    """A small model and its optimizer after some steps; the last update may still run."""
+    model = make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap=overlap if attached else "none")
+    if attached:
+        opt.attach(model)
+    for batch in batches(steps):
+        model(batch).backward()
+        opt.step()
+        opt.zero_grad()
+    return model, opt
+
+
 def plan_file(model, policy: List[str], path, overlap: str = "none") -> str:
     """Writes a plan for a model under a policy, for one H200 and two threads."""
     document = hocket.describe(model)
