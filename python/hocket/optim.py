@@ -29,8 +29,6 @@ from .steps import State, Steps
 if TYPE_CHECKING:
     from .deepspeed import Update
 
-Params = Iterable[Any]
-
 
 class AdamW(Optimizer):
     r"""AdamW with fp32 master weights, momentum and variance in host memory, updated there or on
@@ -106,7 +104,7 @@ class AdamW(Optimizer):
 
     def __init__(
         self,
-        params: Params,
+        params: Iterable[Any],
         lr: Union[float, Tensor] = 1e-3,
         betas: Tuple[Union[float, Tensor], Union[float, Tensor]] = (0.9, 0.999),
         eps: float = 1e-8,
