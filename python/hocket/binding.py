@@ -201,8 +201,11 @@ class Binding:
         if self.device.type == "cuda":
             # The engine cannot take memory that torch's allocator keeps for later.
             torch.cuda.empty_cache()
+        # Of the memory itself: when a program assigns p.data, the tensor lets go of its memory, to
+        # which an update may still write.
+        weights = [part.detach() for part in self.parts]
         self.engine = _abi.Engine(
-            plan, self._tensors(), self._groups(), self._options(settings), self.parts
+            plan, self._tensors(), self._groups(), self._options(settings), weights
         )
 
     def block_members(self) -> List[List[str]]:

@@ -2,12 +2,14 @@
 """Weights that the program writes through ``p.data``, which leaves no trace, and the names of
 parameters that an optimizer was given without a model."""
 
+import gc
 import json
 import warnings
 
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import hocket
 from hocket import HocketError, HocketUsageError, attach, samples
@@ -107,6 +109,22 @@ def test_weights_that_are_not_numbers_are_left_alone():
         for _ in range(3):
             model.weight.grad = torch.ones(8, 8)
             opt.step()
+
+
+def test_memory_that_a_parameter_has_left_stays_while_an_update_may_write_to_it():
+    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(3))).to(torch.bfloat16)
+    opt = started("forward", model)
+    params = list(model.parameters())  # no look-up waits for the update
+    memory = [StorageWeakRef(param.untyped_storage()) for param in params]
+    model(torch.ones(4, 32).bfloat16()).square().mean().backward()
+    opt.step()
+    for param in params:
+        param.data = torch.zeros_like(param)
+    assert not any(each.expired() for each in memory)
+    opt.zero_grad()
+    del opt
+    gc.collect()
+    assert all(each.expired() for each in memory)
 
 
 def test_messages_have_the_names_that_modules_know(tmp_path):
