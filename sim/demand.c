@@ -245,10 +245,12 @@ static hk_demand pulled(const hk_graph *graph, const hk_machine *m) {
 }
 
 /* Writes of a copy out are posted: they do not wait for memory latency, so copies out can have a
- * larger weight than copies in (dram.d2h_priority). */
+ * larger weight than copies in, on a link alone (pcie.d2h_priority) and in host memory that is
+ * saturated (dram.d2h_priority). */
 static hk_demand copy_out(const hk_graph *graph, const hk_machine *m, double rate, double passes) {
   hk_demand d = at_rate((hk_ns)m->d2h_latency.value, rate);
   use_pcie(&d, graph, m, 0, 1, passes);
+  d.weight *= m->pcie_d2h_priority.value;
   d.weight_crowded *= m->d2h_priority.value;
   d.traffic |= HK_TRAFFIC_COPY_OUT;
   d.engine = HK_TRAFFIC_OUT;

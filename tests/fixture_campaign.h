@@ -139,6 +139,7 @@ static inline hk_machine h200(void) {
   m.d2h_cost.value = 1.3;
   m.dma_weight.value = 1.3;
   m.d2h_priority.value = 1.4;
+  m.pcie_d2h_priority.value = 1.15;
   m.cpu_beside_h2d.value = 0.85;
   m.cpu_beside_d2h.value = 0.92;
   m.cpu_unscale_threads.value = 5;

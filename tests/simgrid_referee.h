@@ -43,7 +43,7 @@ typedef struct {
 static inline void hk_referee_leave_out(hk_machine *m) {
   m->cpu_beside_h2d.value = m->cpu_beside_d2h.value = 1;
   m->h2d_loaded.value = 0;
-  m->d2h_priority.value = 1;
+  m->d2h_priority.value = m->pcie_d2h_priority.value = 1;
   m->h2d_beside_reads.value = m->d2h_beside_reads.value = m->shared_reads.value = 1;
   m->h2d_cost.value = m->d2h_cost.value = 1;
   m->gpu_hop.value = 0;

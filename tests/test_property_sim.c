@@ -65,6 +65,7 @@ static hk_machine random_machine(random_stream *r) {
   }
   m.dma_weight.value = scale(r, 0.01, 8);
   m.d2h_priority.value = scale(r, 0.2, 100);
+  m.pcie_d2h_priority.value = scale(r, 0.5, 5);
   if (pick(r, 0, 1)) {
     m.cpu_beside_h2d.value = scale(r, 0.1, 1);
     m.cpu_beside_d2h.value = scale(r, 0.1, 1);

@@ -74,9 +74,10 @@ static void test_costs_and_priority(void **state) {
   assert_int_equal(o.end[2], 3000);
 }
 
-/* The priority of copies out applies only beside a CPU kernel or another GPU's copies. Without
- * them both directions get half of the link's 16 B/ns. With them a copy out would get 2/3 of 16 but
- * is limited to 10 by its direction, which leaves 6 for the copy in. */
+/* In host memory the priority of copies out applies only beside a CPU kernel or another GPU's
+ * copies. Without them both directions get half of the link's 16 B/ns, or with a priority of 1.5 on
+ * the link 2/5 and 3/5. With them a copy out would get 2/3 of 16 but is limited to 10 by its
+ * direction, which leaves 6 for the copy in; the link's priority does not count there. */
 static void test_when_priority_applies(void **state) {
   (void)state;
   hk_machine m = schoolbook_machine();
@@ -84,6 +85,10 @@ static void test_when_priority_applies(void **state) {
   const outcome copies = at_once(&m, 1, (const lane_job[]){IN(16000), OUT(16000)}, 2);
   assert_int_equal(copies.end[0], 2000);
   assert_int_equal(copies.end[1], 2000);
+  m.pcie_d2h_priority.value = 1.5;
+  const outcome alone = at_once(&m, 1, (const lane_job[]){IN(12800), OUT(19200)}, 2);
+  assert_int_equal(alone.end[0], 2000);
+  assert_int_equal(alone.end[1], 2000);
   const outcome mixed = at_once(&m, 1, (const lane_job[]){CPU(2000), IN(12000), OUT(20000)}, 3);
   assert_int_equal(mixed.end[1], 2000);
   assert_int_equal(mixed.end[2], 2000);

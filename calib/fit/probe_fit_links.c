@@ -284,14 +284,34 @@ static void set_capacities(hk_region *region) {
   }
 }
 
+/* The last unknown of a region. Where the capacity limited no probe it is not determined: it stays
+ * at its default. */
+static void set_priority(const hk_region *region) {
+  char probes[160];
+  const hk_unknown *u = &region->unknowns[region->n - 1];
+  hk_quantity *const quantity = region->quantities[region->n - 1];
+  hk_region_probes(region, probes, sizeof probes);
+  if (u->determined)
+    hk_draft_set(region->draft, quantity, HK_ORIGIN_FITTED,
+                 hk_estimate_fitted(u->value, u->error, region->n_series),
+                 "%s, their replays, %.1f %% scatter", probes, 100 * region->scatter);
+}
+
 static hk_status set_duplex(hk_draft *draft) {
   hk_machine *m = &draft->machine;
   hk_region region;
   HK_TRY(open_region(draft, HK_PROBE_DUPLEX, &region));
   add_capacity(&region, &m->duplex, true, true, fmax(m->h2d.value, m->d2h.value),
                hk_machine_limit(m, &m->duplex));
+  region.quantities[region.n] = &m->pcie_d2h_priority;
+  region.unknowns[region.n++] =
+      (hk_unknown){.start = 1.1, .least = 1, .most = 5, .width = log(1.5)};
   const hk_status status = hk_region_fit(&region, false);
-  if (status == HK_OK) set_capacities(&region);
+  if (status == HK_OK) {
+    set_priority(&region);
+    region.n--;
+    set_capacities(&region);
+  }
   free(region.series);
   return status;
 }

@@ -189,6 +189,7 @@ static const use_rule rules[] = {
     {WHERE(d2h_cost), .any = HK_TRAFFIC_OUT},
     {WHERE(dma_weight), .any = MOVES},
     {WHERE(d2h_priority), .any = HK_TRAFFIC_COPY_OUT, .crowded = true},
+    {WHERE(pcie_d2h_priority), .any = HK_TRAFFIC_COPY_OUT},
     {WHERE(h2d_loaded), .all = HK_TRAFFIC_CPU | HK_TRAFFIC_IN},
     {WHERE(h2d_load_from), .all = HK_TRAFFIC_CPU | HK_TRAFFIC_IN},
     {WHERE(cpu_beside_h2d), .all = HK_TRAFFIC_CPU | HK_TRAFFIC_IN},

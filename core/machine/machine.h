@@ -165,6 +165,8 @@ typedef struct {
     "fixed time of a copy from a GPU, in addition to bytes / bandwidth")                           \
   X(duplex, "pcie.duplex_bytes_per_s", "B/s", 1e6, 1e14, NAN,                                      \
     "copies to and from one GPU at once, sum of both directions")                                  \
+  X(pcie_d2h_priority, "pcie.d2h_priority", "1", 1, 1e3, 1,                                        \
+    "weight of a copy from a GPU against a copy to it where their sum limits both")                \
   X(h2d_pageable, "pcie.h2d_pageable_bytes_per_s", "B/s", 1e6, 1e14, 6e9,                          \
     "copies from pageable memory to one GPU")                                                      \
   X(d2h_pageable, "pcie.d2h_pageable_bytes_per_s", "B/s", 1e6, 1e14, 6e9,                          \
