@@ -128,7 +128,8 @@ static double pass_cap(const hk_sim_state *s, hk_active_op *active, const hk_hos
                        bool slowed) {
   const double kept = slowed ? s->machine->compute_beside_update.value : 1;
   if (!isfinite(active->launched)) return kept * active->cap;
-  double *cap = &active->beside[slowed + 2 * host->team + 4 * host->full];
+  hk_active_op *same = active->number > 0 ? &s->numbered[active->number - 1] : active;
+  double *cap = &same->beside[slowed + 2 * host->team + 4 * host->full];
   if (*cap == 0) *cap = pass_beside(s, active, host, kept);
   return *cap;
 }

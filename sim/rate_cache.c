@@ -26,8 +26,10 @@ uint8_t hk_rate_cache_number(hk_sim_state *s, const hk_active_op *active) {
   int n = 0;
   while (n < s->n_numbered && !same_demand(&s->numbered[n], active)) n++;
   if (n == HK_RATE_CACHE_DEMANDS) return 0;
-  if (n == s->n_numbered) s->numbered[s->n_numbered++] = *active;
-  return (uint8_t)(n + 1);
+  if (n < s->n_numbered) return (uint8_t)(n + 1);
+  s->numbered[n] = *active;
+  s->numbered[n].number = (uint8_t)++s->n_numbered;
+  return s->numbered[n].number;
 }
 
 uint64_t hk_rate_cache_key(const hk_sim_state *s) {
@@ -66,7 +68,8 @@ bool hk_rate_cache_get(hk_sim_state *s, uint64_t key) {
     hk_active_op *active = &s->active[s->running[i]];
     if (active->fluid) active->activity.rate = known->rates[n++];
   }
-  memcpy(s->used, used_of(s, key), (size_t)s->n_resources * sizeof *s->used);
+  if (s->repeat == NULL) /* else nobody asks what was used */
+    memcpy(s->used, used_of(s, key), (size_t)s->n_resources * sizeof *s->used);
   return true;
 }
 

@@ -25,7 +25,6 @@ static hk_status add_rate_counter(hk_sim_state *s, int rank, hk_resource r) {
 }
 
 static hk_status sample_rates(hk_sim_state *s) {
-  if (!s->options.counters) return HK_OK;
   for (int rank = 0; rank < s->graph->ranks; rank++) {
     for (int r = 0; r < HK_RES_COUNT; r++) {
       const int slot = rank * HK_RES_COUNT + r;
@@ -83,18 +82,26 @@ static hk_status share_anew(hk_sim_state *s, uint64_t key) {
   return HK_OK;
 }
 
-/* Computes the rates of the fluid operations. Progress at the old rates is booked first; operations
- * that have just become fluid have rate 0 until here. */
-static hk_status share(hk_sim_state *s) {
-  progress(s);
-  const uint64_t key = hk_rate_cache_key(s);
-  if (s->options.check || !hk_rate_cache_get(s, key)) HK_TRY(share_anew(s, key));
+/* Sets when fluid operations end at the present rates; returns the first end of any part. */
+static hk_ns set_due(hk_sim_state *s) {
+  hk_ns due = INT64_MAX;
   for (int i = 0; i < s->n_running; i++) {
     hk_active_op *active = &s->active[s->running[i]];
     if (active->fluid) active->due = s->now + hk_time_for(active->remaining, active->activity.rate);
+    if (active->due < due) due = active->due;
   }
+  return due;
+}
+
+/* Computes the rates of the fluid operations. Progress at the old rates is booked first; operations
+ * that have just become fluid have rate 0 until here. *due: the first end of any part. */
+static hk_status share(hk_sim_state *s, hk_ns *due) {
+  progress(s);
+  const uint64_t key = hk_rate_cache_key(s);
+  if (s->options.check || !hk_rate_cache_get(s, key)) HK_TRY(share_anew(s, key));
+  *due = set_due(s);
   s->dirty = false;
-  return sample_rates(s);
+  return s->options.counters ? sample_rates(s) : HK_OK;
 }
 
 /* -- events ------------------------------------------------------------------------------- */
@@ -117,8 +124,27 @@ static bool demands_the_same(const hk_sim_state *s, const hk_active_op *active, 
   return hk_demand_is_same(before, op) && before->rank == op->rank && before->phase == op->phase;
 }
 
+/* Where the number of the latest demand of such an operation is. */
+static uint8_t *latest_of(hk_sim_state *s, const hk_op *op) {
+  const uint64_t key = (uint64_t)op->work * HK_OP_KIND_COUNT + (uint64_t)op->kind;
+  _Static_assert(HK_LATEST_DEMANDS == 1 << 8, "as many as 64 - 56 bits number");
+  return &s->latest[key * UINT64_C(0x9e3779b97f4a7c15) >> 56];
+}
+
+/* Takes over the demand of the latest such operation, on whatever lane, if it is the same. */
+static bool demand_again(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
+  const uint8_t number = *latest_of(s, op);
+  if (number == 0 || !demands_the_same(s, &s->numbered[number - 1], op)) return false;
+  const unsigned had = active->had;
+  *active = s->numbered[number - 1];
+  active->had = had;
+  active->activity.uses = active->uses;
+  return true;
+}
+
 static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
   const hk_demand d = hk_demand_of(s->graph, op, s->machine);
+  active->demanded = 1 + (int32_t)(op - s->graph->ops);
   active->latency = d.latency;
   active->rank = op->rank;
   active->fetches = d.fetched;
@@ -147,6 +173,7 @@ static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
     if (r == HK_RES_DRAM_CPU) active->host_wish = d.cap * active->uses[u].per_unit;
   }
   active->number = isfinite(d.cap) ? hk_rate_cache_number(s, active) : 0;
+  *latest_of(s, op) = active->number;
 }
 
 static hk_status start(hk_sim_state *s, int32_t id) {
@@ -155,8 +182,7 @@ static hk_status start(hk_sim_state *s, int32_t id) {
   note_phase(s, op);
   HK_TRY(hk_memory_take(s, op));
   const unsigned before = active->traffic;
-  if (!demands_the_same(s, active, op)) demand(s, active, op);
-  active->demanded = id + 1;
+  if (!demands_the_same(s, active, op) && !demand_again(s, active, op)) demand(s, active, op);
   active->had |= active->traffic;
   active->activity.rate = 0; /* until it is shared */
   active->turning =
@@ -203,8 +229,16 @@ static int by_id(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+/* Few operations end or begin at one moment: then by insertion, without calls. */
 static void sort_ids(int32_t *ids, int n) {
-  if (n > 1) qsort(ids, (size_t)n, sizeof *ids, by_id);
+  enum { FEW = 16 };
+  if (n > FEW) qsort(ids, (size_t)n, sizeof *ids, by_id);
+  for (int i = 1; i < n && n <= FEW; i++) {
+    const int32_t id = ids[i];
+    int at = i;
+    for (; at > 0 && ids[at - 1] > id; at--) ids[at] = ids[at - 1];
+    ids[at] = id;
+  }
 }
 
 /* Changes no operation's progress, not even by rounding: operations end at the same times, however
@@ -232,9 +266,8 @@ static void become_ready(hk_sim_state *s, int32_t id) {
 /* Lanes that pick and are free take their next ready operation. */
 static void pick(hk_sim_state *s) {
   for (size_t l = 0; l < s->graph->n_lanes; l++) {
-    if (!s->graph->lanes[l].picks || s->busy[l]) continue;
+    if (s->pickers[l].n == 0 || s->busy[l]) continue; /* lanes that do not pick have none */
     const int32_t id = hk_picker_pop(&s->pickers[l], s->graph);
-    if (id < 0) continue;
     s->busy[l] = true;
     s->result->timeline.spans[id].ready = s->now;
     s->ready[s->n_ready++] = id;
@@ -334,10 +367,7 @@ static hk_status run_all(hk_sim_state *s) {
   while (s->n_running > 0) {
     /* Rates are needed only when time advances. */
     hk_ns due = next_due(s);
-    if (due > s->now && s->dirty) {
-      HK_TRY(share(s));
-      due = next_due(s);
-    }
+    if (due > s->now && s->dirty) HK_TRY(share(s, &due));
     if (due == INT64_MAX) {
       return hk_fail(s->err, HK_NO, "invariant broken: nothing progresses at %lld ns",
                      (long long)s->now);
@@ -353,7 +383,7 @@ static hk_status run_all(hk_sim_state *s) {
   }
   progress(s);
   memset(s->used, 0, (size_t)s->n_resources * sizeof *s->used);
-  return sample_rates(s);
+  return s->options.counters ? sample_rates(s) : HK_OK;
 }
 
 /* A simulation whose state is set up but for its options. */

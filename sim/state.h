@@ -23,7 +23,7 @@ typedef struct {
   double remaining; /* work units left at time `hk_sim_state.since` */
 
   /* Demand (hk_demand_of), kept for the next operation of the lane if that has the same. */
-  int32_t demanded; /* 1 + the operation whose demand this is; 0: none */
+  int32_t demanded; /* 1 + an operation whose demand this is; 0: none */
   uint8_t number;   /* of the demand in the cache of rates; 0: none */
   int32_t rank;
   hk_ns latency;
@@ -70,6 +70,7 @@ typedef struct {
 #define HK_RATE_CACHE_LANES   8   /* sets of more operations are not remembered */
 #define HK_RATE_CACHE_DEMANDS 64  /* different demands; further ones are not remembered */
 #define HK_RATE_CACHE_SLOTS   256 /* a power of two */
+#define HK_LATEST_DEMANDS     256 /* the same */
 
 typedef struct {
   uint64_t fluid; /* key: numbers of demands in the order of `running`, 8 bits each; 0: empty */
@@ -133,10 +134,12 @@ typedef struct {
   int n_resources;
   hk_active_op *numbered; /* [HK_RATE_CACHE_DEMANDS] the different demands so far */
   int n_numbered;
-  hk_cached_rates *rate_cache; /* [HK_RATE_CACHE_SLOTS] */
-  double *rate_cache_used;     /* [slot][resource] */
-  int *rate_counters;          /* [rank][resource] index of the timeline's counter; -1: none */
-  int *memory_counters;        /* [rank], then the host's */
+  uint8_t latest[HK_LATEST_DEMANDS]; /* number of the latest demand, by kind and amount of work;
+                                        0: none */
+  hk_cached_rates *rate_cache;       /* [HK_RATE_CACHE_SLOTS] */
+  double *rate_cache_used;           /* [slot][resource] */
+  int *rate_counters;   /* [rank][resource] index of the timeline's counter; -1: none */
+  int *memory_counters; /* [rank], then the host's */
 } hk_sim_state;
 
 /* Index of a rank's resource in the arrays [rank][resource]. */
