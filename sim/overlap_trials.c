@@ -160,13 +160,15 @@ static hk_status bound(const hk_overlap_trials *s, hk_trial *t, hk_error *err) {
   return HK_OK;
 }
 
-static hk_status simulate(const hk_overlap_trials *s, hk_trial *t, hk_error *err) {
+/* `some_fit`: an earlier trial does. If not, this one may lack memory before its first operation,
+ * which is known sooner than by a preview. */
+static hk_status simulate(const hk_overlap_trials *s, hk_trial *t, bool some_fit, hk_error *err) {
   hk_preview preview;
-  hk_bytes missing;
+  hk_bytes missing = 0;
   hk_ns mean;
   t->known = true;
   t->cost = INT64_MAX;
-  HK_TRY(hk_forecast_missing(&t->plan, s->machine, &missing, err));
+  if (!some_fit) HK_TRY(hk_forecast_missing(&t->plan, s->machine, &missing, err));
   if (missing > 0) return HK_OK;
   HK_TRY(hk_preview_of(&t->plan, s->machine, &preview, err));
   if (!preview.feasible) return HK_OK;
@@ -178,11 +180,14 @@ static hk_status simulate(const hk_overlap_trials *s, hk_trial *t, hk_error *err
 /* Simulates trials in parallel. */
 static hk_status simulate_all(hk_overlap_trials *s, const int *which, int n, hk_error *err) {
   hk_error errors[HK_MOST_TRIALS];
+  bool some_fit = false;
+  for (int i = 0; i < s->n; i++)
+    some_fit = some_fit || (s->trials[i].known && s->trials[i].cost < INT64_MAX);
 #pragma omp parallel for schedule(dynamic)
   for (int i = 0; i < n; i++) {
     hk_trial *t = &s->trials[which[i]];
     errors[i] = (hk_error){0};
-    errors[i].status = simulate(s, t, &errors[i]);
+    errors[i].status = simulate(s, t, some_fit, &errors[i]);
   }
   for (int i = 0; i < n; i++)
     if (errors[i].status != HK_OK) return hk_fail(err, errors[i].status, "%s", errors[i].message);

@@ -114,11 +114,15 @@ typedef struct {
   int n_uses;
 } cost;
 
+/* A plan's subgroups have few sizes, and there are few kinds of operations. */
+#define LATEST 16
+
 typedef struct {
   const hk_turn *turn;
   const hk_plan *plan;
   hk_graph node;
-  cost costs[HK_OP_KIND_COUNT]; /* the latest of each kind */
+  cost costs[LATEST];   /* of the latest different operations, in turn */
+  int n_costs;          /* so far */
   sums all, work, late; /* of subgroups so far: all operations; those for which forward of their
                            block waits; those of them that wait for the barrier */
   double team;          /* time in which the CPU's operations progress, of all subgroups */
@@ -133,8 +137,10 @@ static double time_of(const updates *u, int resource, double load) {
 /* Cores are left out: a team may lend a thread, and then uses fewer. */
 static const cost *cost_of(updates *u, hk_op op, int64_t pieces) {
   const hk_machine *m = u->turn->machine;
-  cost *c = &u->costs[op.kind];
-  if (c->pieces == pieces && hk_demand_is_same(&c->all, &op)) return c;
+  for (int i = 0; i < u->n_costs && i < LATEST; i++)
+    if (u->costs[i].pieces == pieces && hk_demand_is_same(&u->costs[i].all, &op))
+      return &u->costs[i];
+  cost *c = &u->costs[u->n_costs++ % LATEST];
   hk_ns latency, work;
   double load[HK_RES_COUNT] = {0};
   *c = (cost){.all = op, .pieces = pieces};

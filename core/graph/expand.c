@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/grow.h"
 #include "core/graph/bytes.h"
 #include "core/machine/team.h"
 
@@ -114,10 +115,21 @@ static bool queues_throughout(const hk_plan *plan, const hk_graph *graph) {
   return on_cpu > 0 && staged > HK_QUEUED_AHEAD;
 }
 
+/* For about as many operations as there will be, so that few are copied as the graph grows. */
+static hk_status make_room(hk_expansion *x, hk_expand what) {
+  enum { MOST = 1 << 15 };
+  hk_graph *g = x->graph;
+  const int64_t each = 8 * (int64_t)x->n_blocks + 4 * (int64_t)x->pieces.n_pieces;
+  const size_t n = (size_t)hk_min(MOST, g->ranks * what.iterations * each);
+  HK_TRY(HK_GROW(g->ops, g->capacity_ops, n, "the task graph", x->err));
+  return HK_GROW(g->deps, g->capacity_deps, 2 * n, "the task graph", x->err);
+}
+
 /* The first iteration has none before it. All others are alike: the third and later ones are copies
  * of the second. */
 static hk_status expand_all(hk_expansion *x, hk_expand what) {
   size_t begin = 0; /* of the latest iteration */
+  if (!what.bare) HK_TRY(make_room(x, what));
   for (int i = 0; i < 2 && i < what.iterations && !what.bare; i++) {
     begin = x->graph->n_ops;
     HK_TRY(expand(x, what.phases));
@@ -125,11 +137,17 @@ static hk_status expand_all(hk_expansion *x, hk_expand what) {
   return hk_graph_repeat(x->graph, begin, what.bare ? 0 : what.iterations - 2, x->err);
 }
 
+/* Whether memory before the first operation depends on the costs of blocks: with a pipeline their
+ * activations wait, and DeepSpeed gathers whole blocks. */
+static bool needs_costs(const hk_plan *plan) {
+  return hk_job_pp(&plan->job) > 1 || plan->runtime == HK_RUNTIME_DEEPSPEED;
+}
+
 static hk_status fill(hk_expansion *x, hk_expand what) {
   if (!what.bare) HK_TRY(hk_expand_pieces_open(x));
   for (size_t s = 0; s < x->plan->n_subgroups; s++)
     x->begin[s + 1] = x->begin[s] + x->plan->subgroups[s].numel;
-  hk_expand_costs(x);
+  if (!what.bare || needs_costs(x->plan)) hk_expand_costs(x);
   hk_expand_base_memory(x, what.phases);
   HK_TRY(expand_all(x, what));
   x->graph->queues_throughout = queues_throughout(x->plan, x->graph);
