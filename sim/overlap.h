@@ -21,8 +21,9 @@
 
 typedef struct {
   hk_forecast best;
-  hk_plan unfit;   /* `brief`, if no plan fits: that of `best`, which is zeroed */
-  int simulations; /* compared plans: equal ones, and those that need not be simulated, count */
+  hk_plan plan;       /* `brief`: that of `best`, which is zeroed */
+  hk_ns iteration_ns; /* `brief`: of a forecast of `plan`; INT64_MAX: it does not fit */
+  int simulations;    /* compared plans: equal ones, and those that need not be simulated, count */
   hk_ns closed_form_ns; /* of `best` */
   hk_bytes gpu_state;   /* state on each GPU in `best` */
   hk_bytes gpu_limit;   /* upper limit of that state */
@@ -32,9 +33,9 @@ typedef struct {
 
 /* The best plan that fits: of the plans within 0.5 % of a micro-step of the fastest, the one with
  * the least state on the GPU. If none fits, the plan that the closed form prefers, marked as not
- * feasible. Needs settings->overlap. Free result->best with hk_forecast_free, result->unfit with
- * hk_plan_free. `brief`: none_ns is 0, and a plan that does not fit is not simulated. What is known
- * not to fit, or is proven to be slower, is not simulated. */
+ * feasible. Needs settings->overlap. Free result->best with hk_forecast_free, result->plan with
+ * hk_plan_free. `brief`: none_ns is 0, and there is no forecast. What is known not to fit, or is
+ * proven to be slower, is not simulated. */
 hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, const hk_job *job,
                             const hk_plan_settings *settings, bool brief,
                             hk_overlap_search_result *result, hk_error *err);

@@ -199,14 +199,14 @@ static hk_status search(hk_overlap_trials *s, const hk_plan_settings *settings, 
   HK_TRY(hk_trials_best(s, HK_KIND_ANY, &best, err));
   hk_spec spec = {.resident = start, .deepest = (int)s->start->n_subgroups - 1};
   if (best != NULL) spec = best->spec;
-  HK_TRY(hk_trials_plan(s, spec, &result->unfit, err));
-  result->gpu_state = hk_plan_gpu_state(&result->unfit);
+  HK_TRY(hk_trials_plan(s, spec, &result->plan, err));
+  result->gpu_state = hk_plan_gpu_state(&result->plan);
   result->gpu_limit = s->gpu_limit;
   result->simulations = s->n + 1; /* with that of the limit */
-  HK_TRY(
-      hk_overlap_closed_form(&result->unfit, s->machine, s->times, &result->closed_form_ns, err));
-  if (best == NULL && brief) return HK_OK;
-  return hk_forecast_make(&result->unfit, s->machine, NULL, &result->best, err);
+  result->iteration_ns = best != NULL ? best->iteration : INT64_MAX;
+  HK_TRY(hk_overlap_closed_form(&result->plan, s->machine, s->times, &result->closed_form_ns, err));
+  if (brief) return HK_OK;
+  return hk_forecast_make(&result->plan, s->machine, NULL, &result->best, err);
 }
 
 /* Iteration time of the same routes without an overlap. */
@@ -248,7 +248,7 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
     status = without_overlap(&result->best.plan, machine, &result->none_ns, err);
   if (status != HK_OK) {
     hk_forecast_free(&result->best);
-    hk_plan_free(&result->unfit);
+    hk_plan_free(&result->plan);
   }
   for (int i = 0; s != NULL && i < s->n; i++) hk_plan_free(&s->trials[i].plan);
   if (s != NULL) hk_turn_close(&s->turn);

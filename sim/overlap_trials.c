@@ -146,6 +146,7 @@ static hk_ns least_cost(const hk_overlap_trials *s, const hk_plan *plan, hk_ns i
 
 static void copy_cost(const hk_overlap_trials *s, hk_trial *t) {
   t->known = s->trials[t->twin].known;
+  t->iteration = s->trials[t->twin].iteration;
   t->cost = s->trials[t->twin].cost;
 }
 
@@ -172,6 +173,7 @@ static hk_status simulate(const hk_overlap_trials *s, hk_trial *t, bool some_fit
   if (missing > 0) return HK_OK;
   HK_TRY(hk_preview_of(&t->plan, s->machine, &preview, err));
   if (!preview.feasible) return HK_OK;
+  t->iteration = preview.iteration_ns;
   /* If iterations do not repeat, the last one may be shorter than the average. */
   const hk_ns iteration = hk_max(preview.iteration_ns, t->least);
   return hk_overlap_judge(&t->plan, iteration, s->clip_share, s->machine, &t->cost, &mean, err);

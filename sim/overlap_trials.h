@@ -22,10 +22,11 @@ typedef struct {
 typedef struct {
   hk_spec spec;
   hk_plan plan;
-  int twin;    /* an earlier trial with an equal plan, which is simulated instead; -1: none */
-  hk_ns least; /* hk_turn_least */
-  bool known;  /* if false, the cost is at least `cost` */
-  hk_ns cost;  /* hk_overlap_judge; INT64_MAX: the plan does not fit */
+  int twin;        /* an earlier trial with an equal plan, which is simulated instead; -1: none */
+  hk_ns least;     /* hk_turn_least */
+  hk_ns iteration; /* of its forecast, if it was simulated and fits */
+  bool known;      /* if false, the cost is at least `cost` */
+  hk_ns cost;      /* hk_overlap_judge; INT64_MAX: the plan does not fit */
   hk_bytes gpu_state;
   bool all_ahead; /* nothing on route cpu waits for the norm */
 } hk_trial;

@@ -227,22 +227,6 @@ static void add_searched(hk_ranking *ranking, const hk_overlap_search_result *fo
   ranking->forecasts[i] = found->best;
 }
 
-/* Nothing fits of what hk_overlap_search compared. Adds its plan if it may be the nearest of all.
- */
-static hk_status add_unfit(hk_ranking *ranking, const hk_plan_settings *settings,
-                           const hk_machine *machine, hk_overlap_search_result *searched,
-                           hk_error *err) {
-  hk_bytes least = INT64_MAX, lacks = 0; /* of what is ranked: 0 if something fits */
-  if (searched->unfit.subgroups == NULL) return HK_OK;
-  for (size_t i = 0; i < ranking->n; i++)
-    least = hk_min(least, hk_forecast_lacks(&ranking->forecasts[i]));
-  HK_TRY(hk_prune_lacks(&searched->unfit, settings, true, machine, &lacks, err));
-  if (lacks > least || least == 0) return HK_OK;
-  HK_TRY(hk_forecast_make(&searched->unfit, machine, NULL, &searched->best, err));
-  add_searched(ranking, searched);
-  return HK_OK;
-}
-
 /* Marks plans that keep more state on a GPU than the user allows as not fitting. */
 static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
   for (size_t i = 0; i < ranking->n; i++) {
@@ -257,6 +241,44 @@ static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
              hk_format_bytes(*settings->gpu_state, allowed, sizeof allowed));
     snprintf(f->advice, sizeof f->advice, "try a larger --gpu-memory");
   }
+}
+
+/* Whether a plan of the ranking that fits is faster than that of a brief search. */
+static bool is_behind(const hk_ranking *ranking, const hk_overlap_search_result *searched) {
+  for (size_t i = 0; i < ranking->n; i++)
+    if (ranking->forecasts[i].feasible &&
+        ranking->forecasts[i].iteration_ns < searched->iteration_ns)
+      return true;
+  return false;
+}
+
+/* Whether a brief search's plan, which does not fit, is further from it than one of the ranking. */
+static hk_status lacks_more(const hk_ranking *ranking, const hk_plan_settings *settings,
+                            const hk_machine *machine, const hk_overlap_search_result *searched,
+                            bool *more, hk_error *err) {
+  hk_bytes least = INT64_MAX, lacks = 0; /* of what is ranked: 0 if something fits */
+  for (size_t i = 0; i < ranking->n; i++)
+    least = hk_min(least, hk_forecast_lacks(&ranking->forecasts[i]));
+  HK_TRY(hk_prune_lacks(&searched->plan, settings, true, machine, &lacks, err));
+  *more = lacks > least || least == 0;
+  return HK_OK;
+}
+
+/* Adds what hk_overlap_search found. `leaves_out`: unless it is not the first. */
+static hk_status add_found(hk_ranking *ranking, const hk_plan_settings *settings, bool leaves_out,
+                           const hk_machine *machine, hk_overlap_search_result *searched,
+                           hk_error *err) {
+  bool worse = false;
+  if (searched->plan.subgroups != NULL) { /* a brief search, without a forecast */
+    apply_limit(ranking, settings);
+    if (searched->iteration_ns == INT64_MAX)
+      HK_TRY(lacks_more(ranking, settings, machine, searched, &worse, err));
+    else
+      worse = leaves_out && is_behind(ranking, searched);
+    if (!worse) HK_TRY(hk_forecast_make(&searched->plan, machine, NULL, &searched->best, err));
+  }
+  if (searched->best.plan.subgroups != NULL) add_searched(ranking, searched);
+  return HK_OK;
 }
 
 static void sort(hk_ranking *ranking) {
@@ -398,23 +420,22 @@ static hk_status rank_candidates(const question *q, const hk_candidates *candida
   if (searches(settings, q->options))
     HK_TRY(hk_overlap_search(q->model, q->machine, q->job, settings, q->options->best_only,
                              searched, err));
-  const bool found = searched->best.plan.subgroups != NULL;
+  const bool leaves_out = prunes(settings, q->options);
+  const bool fits = searched->plan.subgroups != NULL && searched->iteration_ns < INT64_MAX;
+  const hk_forecast known = {
+      .plan = searched->plan, .feasible = true, .iteration_ns = searched->iteration_ns};
   const size_t n = drop_twins(plans, listed);
   hk_status status = hk_accumulation_candidates(plans, n, settings, origin, &ranking->n, err);
-  if (status == HK_OK && prunes(settings, q->options))
-    status = hk_prune(plans, n, ranking->n, origin, settings, found ? &searched->best : NULL,
-                      q->machine, compare, ranking->forecasts, &ranking->n, err);
+  if (status == HK_OK && leaves_out)
+    status = hk_prune(plans, n, ranking->n, origin, settings, fits ? &known : NULL, q->machine,
+                      compare, ranking->forecasts, &ranking->n, err);
   else if (status == HK_OK)
     status = forecast_best(plans, n, origin, settings, q->machine, ranking, err);
-  if (status == HK_OK && found)
-    add_searched(ranking, searched);
+  if (status == HK_OK)
+    status = add_found(ranking, settings, leaves_out, q->machine, searched, err);
   else
     hk_forecast_free(&searched->best);
-  if (status == HK_OK) {
-    apply_limit(ranking, settings);
-    status = add_unfit(ranking, settings, q->machine, searched, err);
-  }
-  hk_plan_free(&searched->unfit);
+  hk_plan_free(&searched->plan);
   HK_TRY(status);
   apply_limit(ranking, settings);
   sort(ranking);
