@@ -543,19 +543,19 @@ hk_status hk_rank(const hk_model *model, const hk_machine *machine, const hk_job
 
 hk_status hk_ranking_lead(hk_ranking *ranking, const hk_machine *machine, hk_forecast *best,
                           hk_error *err) {
-  hk_forecast *forecasts = ranking->forecasts;
-  if (ranking->n_fit > 0 && strcmp(forecasts[0].plan.policy, best->plan.policy) == 0) {
-    hk_forecast_free(&forecasts[0]);
+  hk_forecast *first = ranking->forecasts;
+  if (ranking->n_fit > 0 && strcmp(first->plan.policy, best->plan.policy) == 0) {
+    hk_forecast_free(first);
   } else {
     const size_t n = ranking->n + 1;
-    forecasts = realloc(forecasts, n * sizeof *forecasts);
-    if (forecasts == NULL) return hk_fail_memory(err, n * sizeof *forecasts, "a ranking");
-    memmove(forecasts + 1, forecasts, ranking->n * sizeof *forecasts);
-    ranking->forecasts = forecasts;
+    first = realloc(ranking->forecasts, n * sizeof *first);
+    if (first == NULL) return hk_fail_memory(err, n * sizeof *first, "a ranking");
+    memmove(first + 1, first, ranking->n * sizeof *first);
+    ranking->forecasts = first;
     ranking->n = n;
     ranking->n_fit++;
   }
-  forecasts[0] = *best;
+  *first = *best;
   memset(best, 0, sizeof *best);
   ranking->reason[0] = '\0';
   hk_ranking_say_why(ranking, machine, NULL);
