@@ -270,31 +270,26 @@ static void add_capacity(hk_region *region, hk_quantity *quantity, bool in, bool
       (hk_unknown){.start = start, .least = least, .most = fmax(least, most), .width = log(1.3)};
 }
 
-static void set_capacities(hk_region *region) {
+static void set_quantity(const hk_region *region, size_t i, const char *undetermined) {
   char probes[160];
+  const hk_unknown *u = &region->unknowns[i];
   hk_region_probes(region, probes, sizeof probes);
-  for (size_t i = 0; i < region->n; i++) {
-    const hk_unknown *u = &region->unknowns[i];
-    /* Not determined: the capacity limited no probe. The largest measured sum is a lower bound. */
-    hk_draft_set(
-        region->draft, region->quantities[i], u->determined ? HK_ORIGIN_FITTED : HK_ORIGIN_MEASURED,
-        hk_estimate_fitted(u->value, u->determined ? u->error : region->noise, region->n_series),
-        "%s, %s, %.1f %% scatter", probes,
-        u->determined ? "their replays" : "the largest sum measured", 100 * region->scatter);
-  }
+  hk_draft_set(
+      region->draft, region->quantities[i], u->determined ? HK_ORIGIN_FITTED : HK_ORIGIN_MEASURED,
+      hk_estimate_fitted(u->value, u->determined ? u->error : region->noise, region->n_series),
+      "%s, %s, %.1f %% scatter", probes, u->determined ? "their replays" : undetermined,
+      100 * region->scatter);
 }
 
-/* The last unknown of a region. Where the capacity limited no probe it is not determined: it stays
- * at its default. */
-static void set_priority(const hk_region *region) {
-  char probes[160];
-  const hk_unknown *u = &region->unknowns[region->n - 1];
-  hk_quantity *const quantity = region->quantities[region->n - 1];
-  hk_region_probes(region, probes, sizeof probes);
-  if (u->determined)
-    hk_draft_set(region->draft, quantity, HK_ORIGIN_FITTED,
-                 hk_estimate_fitted(u->value, u->error, region->n_series),
-                 "%s, their replays, %.1f %% scatter", probes, 100 * region->scatter);
+/* Not determined: the capacity limited no probe. The largest measured sum is a lower bound. */
+static void set_capacities(const hk_region *region, size_t n) {
+  for (size_t i = 0; i < n; i++) set_quantity(region, i, "the largest sum measured");
+}
+
+/* Of copies out, by which they and copies in divide a capacity. */
+static void add_priority(hk_region *region, hk_quantity *quantity, hk_unknown unknown) {
+  region->quantities[region->n] = quantity;
+  region->unknowns[region->n++] = unknown;
 }
 
 static hk_status set_duplex(hk_draft *draft) {
@@ -303,15 +298,14 @@ static hk_status set_duplex(hk_draft *draft) {
   HK_TRY(open_region(draft, HK_PROBE_DUPLEX, &region));
   add_capacity(&region, &m->duplex, true, true, fmax(m->h2d.value, m->d2h.value),
                hk_machine_limit(m, &m->duplex));
-  region.quantities[region.n] = &m->pcie_d2h_priority;
-  region.unknowns[region.n++] =
-      (hk_unknown){.start = 1.1, .least = 1, .most = 5, .width = log(1.5)};
+  const size_t priority = region.n;
+  add_priority(&region, &m->pcie_d2h_priority,
+               (hk_unknown){.start = 1.1, .least = 1, .most = 5, .width = log(1.5)});
   const hk_status status = hk_region_fit(&region, false);
-  if (status == HK_OK) {
-    set_priority(&region);
-    region.n--;
-    set_capacities(&region);
-  }
+  if (status == HK_OK) set_capacities(&region, priority);
+  /* Where the capacity limited no probe it is not determined: it stays at its default. */
+  if (status == HK_OK && region.unknowns[priority].determined)
+    set_quantity(&region, priority, NULL);
   free(region.series);
   return status;
 }
@@ -329,12 +323,10 @@ static hk_status set_fabric(hk_draft *draft) {
   for (size_t i = 0; i < capacities; i++) region.unknowns[i].least = region.unknowns[i].start;
   /* Fitted with the capacities, so that they do not absorb its effect, but not set here:
    * probe_fit_shared.c sets it. */
-  region.quantities[region.n] = &m->d2h_priority;
-  region.unknowns[region.n++] =
-      (hk_unknown){.start = 1, .least = 0.05, .most = 50, .width = log(3)};
+  add_priority(&region, &m->d2h_priority,
+               (hk_unknown){.start = 1, .least = 0.05, .most = 50, .width = log(3)});
   const hk_status status = hk_region_fit(&region, true);
-  region.n = capacities;
-  if (status == HK_OK) set_capacities(&region);
+  if (status == HK_OK) set_capacities(&region, capacities);
   free(region.series);
   return status;
 }
