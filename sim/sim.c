@@ -25,6 +25,7 @@ static hk_status add_rate_counter(hk_sim_state *s, int rank, hk_resource r) {
 }
 
 static hk_status sample_rates(hk_sim_state *s) {
+  if (!s->options.counters) return HK_OK;
   for (int rank = 0; rank < s->graph->ranks; rank++) {
     for (int r = 0; r < HK_RES_COUNT; r++) {
       const int slot = rank * HK_RES_COUNT + r;
@@ -101,7 +102,7 @@ static hk_status share(hk_sim_state *s, hk_ns *due) {
   if (s->options.check || !hk_rate_cache_get(s, key)) HK_TRY(share_anew(s, key));
   *due = set_due(s);
   s->dirty = false;
-  return s->options.counters ? sample_rates(s) : HK_OK;
+  return sample_rates(s);
 }
 
 /* -- events ------------------------------------------------------------------------------- */
@@ -232,8 +233,11 @@ static int by_id(const void *a, const void *b) {
 /* Few operations end or begin at one moment: then by insertion, without calls. */
 static void sort_ids(int32_t *ids, int n) {
   enum { FEW = 16 };
-  if (n > FEW) qsort(ids, (size_t)n, sizeof *ids, by_id);
-  for (int i = 1; i < n && n <= FEW; i++) {
+  if (n > FEW) {
+    qsort(ids, (size_t)n, sizeof *ids, by_id);
+    return;
+  }
+  for (int i = 1; i < n; i++) {
     const int32_t id = ids[i];
     int at = i;
     for (; at > 0 && ids[at - 1] > id; at--) ids[at] = ids[at - 1];
@@ -383,7 +387,7 @@ static hk_status run_all(hk_sim_state *s) {
   }
   progress(s);
   memset(s->used, 0, (size_t)s->n_resources * sizeof *s->used);
-  return s->options.counters ? sample_rates(s) : HK_OK;
+  return sample_rates(s);
 }
 
 /* A simulation whose state is set up but for its options. */
