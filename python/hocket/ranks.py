@@ -260,10 +260,8 @@ class Ranks:
     def counts(self, params: Sequence[Tensor]) -> bytes:
         """1 for each tensor that this rank counts in the norm: of replicas, the first rank does."""
         coordinate = dict(zip(_dims(self._mesh), self._mesh.get_coordinate()))
-        return bytes(
-            not any(at for name, at in coordinate.items() if name not in _split_dims(param))
-            for param in params
-        )
+        later = {name for name, at in coordinate.items() if at}  # another rank is before this one
+        return bytes(later <= set(_split_dims(param)) for param in params)
 
     # -- Collectives ----------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def named_parameters(model: nn.Module) -> Dict[str, Tensor]:
     into their place for the time of a forward."""
     shards: Dict[Tuple[int, str], Tensor] = {}
     for module in sharded_modules(model).values():
-        for param in (p for group in _groups(module) or () for p in group.fsdp_params):
+        for _, param in _parameters(module):
             info = param._module_info
             owners = zip([info.module, *info.shared_modules], [info.param_name, *info.shared_param_names])
             shards.update(((id(owner), name), param.sharded_param) for owner, name in owners)
@@ -133,8 +133,7 @@ class Shards:
         over = {
             id(param.sharded_param): group.mesh_info.mesh
             for module in self._modules.values()
-            for group in _groups(module) or ()
-            for param in group.fsdp_params
+            for group, param in _parameters(module)
         }
         tensors = [[whole[name] for name in block.tensors] for block in blocks]
         numels = [sum(ranks.numel_over(p, over.get(id(p))) for p in each) for each in tensors]
@@ -233,6 +232,14 @@ def _groups(module: nn.Module) -> Any:
         if not hasattr(group.comm_ctx, "get_all_gather_streams"):
             return None
     return found
+
+
+def _parameters(module: nn.Module) -> Iterator[Tuple[Any, Any]]:
+    """FSDP2's own of each sharded parameter of a module, behind its group; nothing if they are not
+    what is expected."""
+    for group in _groups(module) or ():
+        for param in group.fsdp_params:
+            yield group, param
 
 
 class _Marked:
