@@ -4,7 +4,6 @@ gloo, run them one after the other, in processes that have torch already (forked
 
 import json
 import pathlib
-import re
 import selectors
 import subprocess
 import time
@@ -13,14 +12,13 @@ import pytest
 from torch.distributed import fsdp
 
 import reference
+from rank_cases import rank_cases
 
 pytestmark = pytest.mark.skipif(
     not hasattr(fsdp, "fully_shard"), reason="FSDP2 is in torch.distributed.fsdp since torch 2.6"
 )
 WORKER = pathlib.Path(__file__).with_name("ranks_worker.py")
 DEATH = "a_rank_that_is_killed"
-CASES = "".join(file.read_text() for file in sorted(WORKER.parent.glob("ranks_*.py")))
-NAMES = re.findall(r"^@(case|slow)\ndef (\w+)", CASES, flags=re.M)
 LIMIT_S = 600
 """After this a case has hung. The longest takes minutes with 4 ranks on two busy cores. A rank that
 waits for another ends earlier, by the process group's own limit."""
@@ -92,7 +90,7 @@ def worlds(forked, tmp_path_factory):
 
 def runs():
     """Each case with 2 ranks and with 4; short ones with 2 are the default."""
-    for kind, name in NAMES:
+    for kind, name in rank_cases():
         for size in (2, 4):
             left = kind == "slow" or size == 4
             yield pytest.param(name, size, marks=pytest.mark.full if left else ())
