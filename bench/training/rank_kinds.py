@@ -47,7 +47,7 @@ class Marks:
 
         self._torch = torch if device.type == "cuda" else None
         self.host: List[List[float]] = []
-        self.threads: List[List[Tuple[float, int]]] = []
+        self.threads: List[List[Tuple[float, int, float]]] = []
         self.events: List[List[Any]] = []
 
     def begin(self) -> None:
@@ -65,7 +65,8 @@ class Marks:
             self.events[-1].append(event)
         self.host[-1].append(time.perf_counter())
         used = resource.getrusage(resource.RUSAGE_THREAD)
-        self.threads[-1].append((used.ru_utime + used.ru_stime, used.ru_nivcsw))
+        self.threads[-1].append((used.ru_utime + used.ru_stime, used.ru_nivcsw,
+                                 time.process_time()))
 
     def gpu_ms(self) -> List[List[float]]:
         """Milliseconds from the first mark, on the stream; on a CPU on the host."""
@@ -94,6 +95,21 @@ def phases(ends: Sequence[Sequence[float]]) -> Dict[str, float]:
     gaps = [after[0] - before[-1] for before, after in zip(ends, ends[1:])]
     found["between"] = statistics.median(gaps) if gaps else 0.0
     return {name: round(value, 2) for name, value in found.items()}
+
+
+def slowest(marks: Marks) -> Dict[str, Any]:
+    """Phases of the slowest iteration but the last: on the stream, on the host, and the time in
+    which its thread and all threads ran."""
+    if len(marks.host) < 2:
+        return {}
+    ends = marks.gpu_ms()
+    at = max(range(len(ends) - 1), key=lambda n: ends[n + 1][0] - ends[n][0])
+    clocks = {"gpu_ms": ends, "host_ms": marks.host_ms(),
+              **{name: [[1e3 * float(each[n]) for each in moments] for moments in marks.threads]
+                 for n, name in ((0, "ran_ms"), (2, "all_threads_ms"))}}
+    return {"iteration": at, **{
+        name: {**phases(clock[at:at + 1]), "between": round(clock[at + 1][0] - clock[at][-1], 2)}
+        for name, clock in clocks.items()}}
 
 
 class Activity(NamedTuple):

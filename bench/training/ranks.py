@@ -9,7 +9,8 @@ prints a table of milliseconds an iteration and of losses.
     ranks.py --check [CASE,...] [--gpus N] [--device cuda]
 
 ms: all timed iterations with the update that ends them, divided by their number. within: mean of
-those that are neither first nor last, on the first GPU; predictions are of such an iteration.
+those that are neither first nor last, on the first GPU, and their median; predictions are of such
+an iteration.
 
 Rows: gpu (torch's fused AdamW with fp32 masters in GPU memory), offload (CPUOffloadPolicy and
 the same on the CPU; offload+threads=N sets torch's threads of a rank), hocket (attached, overlap
@@ -25,7 +26,9 @@ differ by how weights are rounded.
 with --profile also by what hocket.profile measures of the whole model on one GPU, before sharding.
 
 A row's "hosts" are phases of each rank's main thread: by the clock, the time in which it ran, and
-how often another thread took its core. Forward is launched there, backward is not.
+how often another thread took its core. Forward is launched there, backward is not. "slowest" has
+those of the slowest iteration, "gc_ms" Python's collections of garbage by generation, and
+"allocations" counts what torch asked the driver for, in all timed iterations.
 
 --record runs RECORDED more iterations of each row under torch's profiler and prints phases and kinds
 of kernels of each rank, beside the prediction (rank_kinds.py). Rows of hocket then run as many once
@@ -45,6 +48,7 @@ import os
 import pathlib
 import re
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -137,6 +141,16 @@ def optimizer(row: str, model: Any) -> Any:
     return opt
 
 
+def allocations(device: Any) -> int:
+    """How often torch's allocator has asked the driver for memory, or had to free its own first."""
+    import torch
+
+    if device.type != "cuda":
+        return 0
+    stats = torch.cuda.memory_stats(device)
+    return int(stats.get("num_device_alloc", 0) + stats.get("num_alloc_retries", 0))
+
+
 def drain(opt: Any, device: Any) -> None:
     import torch
 
@@ -153,6 +167,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
 
     import rank_kinds
     import workload
+    from measure import Collections
 
     began = time.monotonic()
     name, (row, _, clip) = row, row.partition("@")
@@ -193,6 +208,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
         iterate(rank_kinds.Marks(device))
     drain(opt, device)
     dist.barrier()
+    allocated, garbage = allocations(device), Collections()
     marks, begin = rank_kinds.Marks(device), time.perf_counter()
     for _ in range(options.iterations):
         iterate(marks)
@@ -200,7 +216,9 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     wall = (time.perf_counter() - begin) / options.iterations
     ends = marks.gpu_ms()
     each = [after[0] - before[0] for before, after in zip(ends, ends[1:])]
-    host = {"host_ms": rank_kinds.phases(marks.host_ms()), **marks.thread()}
+    host = {"host_ms": rank_kinds.phases(marks.host_ms()), **marks.thread(),
+            "gc_ms": garbage.end(), "allocations": allocations(device) - allocated,
+            "slowest": rank_kinds.slowest(marks)}
     hosts: List[Any] = [None] * world
     dist.all_gather_object(hosts, host)
     answer = torch.tensor([wall], dtype=torch.float64)
@@ -300,8 +318,8 @@ def rank_main(options: argparse.Namespace) -> None:
 def table(rows: List[Dict[str, Any]]) -> str:
     base: Optional[float] = next((r["wall_ms"] for r in rows
                                   if r["row"].startswith("gpu") and "wall_ms" in r), None)
-    lines = [f"{'row':36} {'ms':>9} {'within':>9} {'x gpu':>6} {'GPU GiB':>8} {'first':>9} "
-             f"{'last':>9}"]
+    lines = [f"{'row':36} {'ms':>9} {'within':>9} {'median':>9} {'x gpu':>6} {'GPU GiB':>8} "
+             f"{'first':>9} {'last':>9}"]
     for r in rows:
         if "wall_ms" not in r:
             lines.append(f"{r['row']:36} left out: {r['left_out']}")
@@ -309,10 +327,10 @@ def table(rows: List[Dict[str, Any]]) -> str:
         ratio = f"{r['wall_ms'] / base:6.3f}" if base else "     -"
         peak = r.get("gpu_peak_gib")
         memory = f"{peak + r.get('gpu_bytes', 0) / 2**30:8.2f}" if peak is not None else "       -"
-        middle = r["each_ms"][1:] or r["each_ms"]
-        within = sum(middle) / max(len(middle), 1)
-        lines.append(f"{r['row']:36} {r['wall_ms']:9.1f} {within:9.1f} {ratio} {memory} "
-                     f"{r['losses'][0]:9.4f} {r['losses'][-1]:9.4f}")
+        middle = r["each_ms"][1:] or r["each_ms"] or [r["wall_ms"]]
+        within, median = statistics.mean(middle), statistics.median(middle)
+        lines.append(f"{r['row']:36} {r['wall_ms']:9.1f} {within:9.1f} {median:9.1f} {ratio} "
+                     f"{memory} {r['losses'][0]:9.4f} {r['losses'][-1]:9.4f}")
     return "\n".join(lines)
 
 

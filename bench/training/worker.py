@@ -21,7 +21,7 @@ import torch
 
 import rows
 import workload
-from measure import GIB, Clock, Memory, collect, cpu_seconds, median, wait
+from measure import GIB, Clock, Collections, Memory, collect, cpu_seconds, median, wait
 
 WARM = 2
 WARM_CLIP = 6
@@ -62,7 +62,7 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
 
     Returns wall_ms, the mean time of an iteration including the final drain; median_ms and the
     medians of forward, backward and step from events on the stream (of several micro-steps, forward
-    of the first, and the rest); losses and norms of all iterations.
+    of the first, and the rest); losses and norms of all iterations; gc_ms of Collections.
     """
     batches = job.batches(case.micro_batch)
     clock = Clock(job.device)
@@ -71,6 +71,7 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
     marks: List[List[Any]] = []
     held: List[Optional[float]] = []
     begin = used = 0.0
+    garbage = None
 
     def note(number: int) -> None:
         if memory is not None and number == warm - 1:
@@ -79,6 +80,7 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
     for number in range(warm + count):
         if number == warm:
             row.drain()
+            garbage = Collections()
             begin, used = time.perf_counter(), cpu_seconds()
         if number >= warm + 3 and time.time() > deadline:
             break
@@ -115,6 +117,7 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
                                        "after_update"), held)),
         "iterations": len(marks), "wall_ms": round(wall * 1e3 / len(marks), 3),
         "median_ms": median(each), "each_ms": [round(ms, 2) for ms in each], "phases_ms": phases,
+        "gc_ms": garbage.end() if garbage else {},
         "cpu_s": round((cpu_seconds() - used) / len(marks), 4),
         "losses": [round(float(loss) / factor, 5) for loss, factor in losses],
         "norms": [None if norm is None else round(float(norm) / factor, 5)

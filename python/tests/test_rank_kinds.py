@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/training/rank_kinds.py: sums of kernels by phase and kind."""
+"""bench/training/rank_kinds.py: sums of kernels by phase and kind; what else may delay a rank."""
 
+import gc
 import importlib.util
 import time
 
@@ -8,13 +9,17 @@ import pytest
 import torch
 
 
+def module(root, name):
+    path = root / "bench" / "training" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
 @pytest.fixture
 def kinds(root):
-    path = root / "bench" / "training" / "rank_kinds.py"
-    spec = importlib.util.spec_from_file_location("rank_kinds", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module(root, "rank_kinds")
 
 
 class Event:
@@ -73,3 +78,30 @@ def test_a_thread_that_waits_has_not_run(kinds):
     assert ran["forward"] < 25 < 45 < host["forward"]
     assert 45 < ran["backward"] <= host["backward"] + 5
     assert marks.thread()["lost_core"]["forward"] >= 0
+
+
+def test_phases_of_the_slowest_iteration(kinds):
+    marks = kinds.Marks(torch.device("cpu"))
+    marks.host = [[0, 1, 2, 3, 4], [5, 6, 8.5, 9, 9.5], [10, 11, 12, 13, 90]]
+    marks.threads = [[(0.5 * at, 0, 2 * at) for at in each] for each in marks.host]
+    found = kinds.slowest(marks)
+    phases = {"forward": 1e3, "backward": 1e3, "clip": 1e3, "step": 1e3, "between": 1e3}
+    assert found.pop("iteration") == 0  # the last one's end is not known
+    assert found.pop("gpu_ms") == found.pop("host_ms") == phases
+    assert found.pop("ran_ms") == {name: ms / 2 for name, ms in phases.items()}
+    assert found == {"all_threads_ms": {name: 2 * ms for name, ms in phases.items()}}
+    marks.host[1] = [5, 6, 108, 109, 109.5]
+    marks.host[2][0] = 110
+    assert kinds.slowest(marks)["iteration"] == 1
+    assert kinds.slowest(marks)["host_ms"]["backward"] == 102e3
+    assert kinds.slowest(kinds.Marks(torch.device("cpu"))) == {}
+
+
+def test_collections_are_noted_until_the_end(root):
+    found = module(root, "measure").Collections()
+    before = len(gc.callbacks)
+    gc.collect()
+    gc.collect(1)
+    noted = found.end()
+    assert {"1", "2"} <= set(noted) and all(ms >= 0 for ms in noted.values())
+    assert len(gc.callbacks) == before - 1
