@@ -52,11 +52,16 @@ static hk_bytes copied(const hk_expansion *x, const hk_block_cost *cost, bool ba
 }
 
 /* Of fp32 shards a rank casts its part to bf16 as it copies it, and reduced gradients to fp32
- * (foreach_reduce). The result is half of what is read and written. Example: two ranks gather 2 GB,
- * 1 G parameters: each casts 0.5 G x 6 B, of which it would have copied 0.5 G x 4 B anyway. */
+ * (foreach_reduce), on streams of their own. The result is half of what is read and written.
+ * Backward loses twice the time that this traffic takes alone: casts of 3.0 G parameters on two
+ * H100 nodes took 15 ms beside it and lengthened its kernels by 10 to 14, at the full rate they
+ * take 6.5. Forward lost 0 and 5 ms, of 3.2 (bench/results/training/ranks.md). Example: two ranks
+ * gather 2 GB, 1 G parameters: in forward each casts 0.5 G x 6 B, of which it would have copied 0.5
+ * G x 4 B anyway. */
 static hk_bytes cast(const hk_expansion *x, const hk_block_cost *cost, bool backward) {
   const hk_bytes whole = cost->gathered + (backward ? cost->all_grad_bytes : 0);
-  return whole / HK_BYTES_BF16 / x->dp * HK_BYTES_CAST / 2 - cost->gathered / x->dp;
+  const hk_bytes bytes = whole / HK_BYTES_BF16 / x->dp * HK_BYTES_CAST / 2;
+  return (backward ? 2 * bytes : bytes) - cost->gathered / x->dp;
 }
 
 /* A measured time of computation includes its launches, or they are in hk_op.profile. */
