@@ -46,6 +46,30 @@ static void add_loaded(hk_certificate_part *part, int mode, const hk_machine *m,
   limit->uses[HK_WORK_CPU] = slope * m->h2d.value * bytes / m->dram.value;
 }
 
+/* CPU kernels beside copies. Where copies in and kernels read at once, CPU kernels reach `few`, as
+ * writes are slow (hk_copies_out), else `all`. Then a GPU writes at most `slow`: copies out at a
+ * share b of their rate, and a mapped kernel. In a share f of a mode's time:
+ *   out <= d2h - f (d2h - slow),   cpu <= all + f (few - all).
+ * Without f: cpu + out (few - all) / (d2h - slow) <= all + (few - all) d2h / (d2h - slow). With
+ * several GPUs f is also the share of them, because powers are convex. */
+static void add_kernel(hk_certificate_part *part, int mode, double fastest, double gpus,
+                       const hk_machine *m) {
+  const bool in = hk_mode_has(mode, HK_WORK_IN), out = hk_mode_has(mode, HK_WORK_OUT);
+  const double gpus_in = in ? gpus : 0, gpus_out = out ? gpus : 0;
+  const double all = fastest * hk_cpu_kept(m, gpus_in, gpus_out);
+  const double b = in && out ? m->d2h_beside_reads.value : 1;
+  const double few = fastest * hk_cpu_kept(m, gpus_in, b * gpus_out);
+  const char *name = in || out ? "CPU kernel beside copies" : "CPU kernel";
+  add_limit(part, mode, name, few)->uses[HK_WORK_CPU] = 1;
+  const double less = (1 - b) * m->d2h.value - m->mapped.value / 2; /* d2h - slow */
+  if (few <= all || less <= 0) return;
+  const double slope = (few - all) / less;
+  hk_mode_limit *limit =
+      add_limit(part, mode, "CPU kernel beside copies out", all + slope * m->d2h.value);
+  limit->uses[HK_WORK_CPU] = 1;
+  limit->uses[HK_WORK_OUT] = slope;
+}
+
 /* `fastest`: parameters a second of all cores of a rank. `ahead`: updates run ahead of the norm. */
 static void add_modes(hk_certificate_part *part, double fastest, const hk_graph *node, bool ahead,
                       const hk_machine *m) {
@@ -71,9 +95,7 @@ static void add_modes(hk_certificate_part *part, double fastest, const hk_graph 
       memcpy(limit->uses, uses, sizeof uses);
     }
     if (!cpu) continue;
-    const double kept = hk_cpu_kept(m, in ? node->multiplicity : 0, out ? node->multiplicity : 0);
-    add_limit(part, mode, mixed ? "CPU kernel beside copies" : "CPU kernel", kept * fastest)
-        ->uses[HK_WORK_CPU] = 1;
+    add_kernel(part, mode, fastest, node->multiplicity, m);
     if (in) add_loaded(part, mode, m, use_of(node, &demands[HK_WORK_CPU], HK_RES_DRAM_CPU));
   }
 }

@@ -14,6 +14,11 @@ double hk_cpu_kept(const hk_machine *m, double gpus_in, double gpus_out) {
   return pow(m->cpu_beside_h2d.value, gpus_in) * pow(m->cpu_beside_d2h.value, gpus_out);
 }
 
+double hk_copies_out(const hk_machine *m, unsigned traffic) {
+  if ((traffic & HK_TRAFFIC_OUT) == 0) return 0;
+  return hk_both_read(traffic) ? m->d2h_beside_reads.value : 1;
+}
+
 double hk_h2d_kept(const hk_machine *m, double kernels) {
   const double least = m->h2d_loaded.value / m->h2d.value, from = m->h2d_load_from.value;
   const double load = fmin(kernels / m->dram.value, 1);
@@ -49,7 +54,7 @@ double hk_pass_kept(const hk_graph *graph, const hk_op *op, const hk_machine *m,
 
 /* What the node's fluid operations load together. */
 typedef struct {
-  double gpus_in, gpus_out; /* GPUs that copy in, and out; each counts once */
+  double gpus_in, gpus_out; /* GPUs that copy in, each counts once, and sum of hk_copies_out */
   double kernels;           /* sum of hk_active_op.host_wish, bytes/s */
 } node_load;
 
@@ -76,9 +81,10 @@ static node_load collect(hk_sim_state *s, int *n) {
     const unsigned first = active->traffic & ~*of_rank; /* bits that no earlier operation has set */
     *of_rank |= active->traffic;
     if ((first & HK_TRAFFIC_IN) != 0) load.gpus_in += s->graph->multiplicity;
-    if ((first & HK_TRAFFIC_OUT) != 0) load.gpus_out += s->graph->multiplicity;
     load.kernels += active->host_wish;
   }
+  for (int rank = 0; rank < s->graph->ranks; rank++)
+    load.gpus_out += s->graph->multiplicity * hk_copies_out(s->machine, s->traffic[rank]);
   return load;
 }
 

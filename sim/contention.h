@@ -20,6 +20,10 @@
  * memory latency that the kernel sees, whatever its number of threads. 1 without copies. */
 double hk_cpu_kept(const hk_machine *machine, double gpus_in, double gpus_out);
 
+/* How much a GPU whose link carries `traffic` counts in `gpus_out` above: pcie.d2h_beside_reads
+ * while copies in and kernels read, beside which writes wait, else 1. 0 without writes. */
+double hk_copies_out(const hk_machine *machine, unsigned traffic);
+
 /* Share of its rate that a copy to a GPU keeps while the node's CPU kernels would move `kernels`
  * bytes of host memory a second at their caps times hk_cpu_kept. A GPU has a bounded number of
  * reads in flight, so its rate falls as memory latency rises: linearly from 1, at a load of

@@ -45,14 +45,14 @@ static void test_one_quantity(void **state) {
 }
 
 /* Calibrations of two nodes, with 83 and 87 of 129 probes noisy, and the errors of 24 updates that
- * were predicted with each and measured afterwards: 6.9 and 4.7 % at worst. */
+ * were predicted with each and measured afterwards: 6.9 and 4.3 % at worst. */
 static void test_measured_nodes(void **state) {
   (void)state;
   static const struct {
     const char *file;
     double model, expected, worst;
-  } nodes[] = {{HK_TEST_DATA "/rankings/node-27-profile.json", 6.75746, 11.25, 6.9},
-               {HK_TEST_DATA "/rankings/node-28-profile.json", 5.95567, 9.17, 4.7}};
+  } nodes[] = {{HK_TEST_DATA "/rankings/node-27-profile.json", 6.75746, 10.09, 6.9},
+               {HK_TEST_DATA "/rankings/node-28-profile.json", 5.95567, 9.17, 4.3}};
   for (int i = 0; i < 2; i++) {
     hk_error err = {0};
     hk_machine machine;

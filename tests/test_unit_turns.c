@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Copy engines, latencies between queues and interference of reads against values by hand. Times in
  * ns, rates in B/ns. */
-#include "sim/sim.h"
+#include "sim/contention.h"
 #include "tests/fixture.h"
 
 typedef struct {
@@ -178,6 +178,29 @@ static void test_copies_out_beside_reads(void **state) {
   assert_ends(&as_long, (const hk_ns[]){560, 400, 400}, 3);
   const outcome copied = simulate(&m, false, jobs[0], 3);
   assert_ends(&copied, (const hk_ns[]){200, 600, 400}, 3);
+}
+
+/* A copy out at half of its rate counts half where it slows CPU kernels: they keep 0.8 of their 1
+ * parameter/ns beside the copy in, times sqrt(0.64) while a kernel pulls, times 0.64 afterwards.
+ * Until 250 the reads have 5 B/ns each and the copy out, too; its other 1250 B take 125. The copy
+ * in has 4500 B left at 250, and ends at 700. 250 x 0.64 + 125 x 0.512 + 325 x 0.8 = 484 parameters
+ * are done by then, and 516 are left. */
+static void test_slow_copies_out_count_less(void **state) {
+  (void)state;
+  hk_machine m = schoolbook_machine();
+  m.duplex.value = 20e9;
+  m.d2h_beside_reads.value = 0.5;
+  m.cpu_beside_h2d.value = 0.8;
+  m.cpu_beside_d2h.value = 0.64;
+  const job cpu = {HK_OP_ADAMW_CPU, HK_LANE_CPU, 1000, -1};
+  const job weights = {HK_OP_WEIGHT_H2D, HK_LANE_UP, 1250, -1};
+  const job jobs[] = {cpu, IN(M, 5750, -1), OUT(P, 2500, -1), weights};
+  const outcome o = simulate(&m, true, jobs, 4);
+  assert_ends(&o, (const hk_ns[]){1216, 700, 375, 250}, 4);
+  const unsigned out = HK_TRAFFIC_OUT | HK_TRAFFIC_COPY_OUT,
+                 reads = HK_TRAFFIC_IN | HK_TRAFFIC_COPY_IN | HK_TRAFFIC_KERNEL_IN;
+  assert_true(hk_copies_out(&m, out | reads) == 0.5 && hk_copies_out(&m, out) == 1);
+  assert_true(hk_copies_out(&m, reads) == 0);
 }
 
 /* pcie.shared_reads = 0.5: beside a CPU kernel a copy in and a kernel that pulls weights have half
@@ -363,6 +386,7 @@ int main(void) {
       cmocka_unit_test(test_pageable_from_caches),
       cmocka_unit_test(test_turning_round),
       cmocka_unit_test(test_copies_out_beside_reads),
+      cmocka_unit_test(test_slow_copies_out_count_less),
       cmocka_unit_test(test_reads_are_shared),
       cmocka_unit_test(test_weights_pulled),
       cmocka_unit_test(test_cpu_operations_cost),

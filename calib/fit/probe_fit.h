@@ -17,7 +17,7 @@
  * 4. Copies and CPU kernels at once, as docs/simulator.md has it:
  *      cpu + in + dram.d2h_cost x out <= dram.with_dma     shared by dma_weight and d2h_priority;
  *      a kernel's rate is multiplied by cpu_beside_h2d for each GPU that copies in and by
- *      cpu_beside_d2h for each GPU that copies out;
+ *      cpu_beside_d2h for each GPU that copies out (less for slow copies, sim/contention.h);
  *      a copy in slows from pcie.h2d to h2d_loaded as the load by kernels exceeds h2d_load_from.
  *    These eight, and shared_reads if a probe has copies in, pulls and a kernel, are fitted by
  *    non-linear least squares (calib/fit/solver.h). The model is the simulator's replay of the
