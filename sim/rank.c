@@ -213,14 +213,24 @@ static bool searches(const hk_plan_settings *settings, const hk_ranking_options 
          (options->only_runtime == NULL || *options->only_runtime == HK_RUNTIME_HOCKET);
 }
 
-/* Adds the plan of hk_overlap_search, or puts it in place of a candidate with the same schedule. */
-static void add_searched(hk_ranking *ranking, const hk_overlap_search_result *found) {
+static bool is_slower(const hk_forecast *f, const hk_forecast *than) {
+  return than->feasible && (!f->feasible || hk_forecast_mean(f) > hk_forecast_mean(than));
+}
+
+/* Adds the plan of hk_overlap_search, or puts it in place of a candidate with the same schedule
+ * that is not faster: pieces may differ. */
+static void add_searched(hk_ranking *ranking, hk_overlap_search_result *found) {
   ranking->simulations = found->simulations;
   ranking->closed_form_ns = found->closed_form_ns;
   ranking->gpu_limit = found->gpu_limit;
   size_t i = 0;
   while (i < ranking->n && !same_schedule(&ranking->forecasts[i].plan, &found->best.plan)) i++;
-  if (i < ranking->n)
+  const bool twin = i < ranking->n;
+  if (twin && is_slower(&found->best, &ranking->forecasts[i])) {
+    hk_forecast_free(&found->best);
+    return;
+  }
+  if (twin)
     hk_forecast_free(&ranking->forecasts[i]);
   else
     ranking->n++;
