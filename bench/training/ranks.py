@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gc
 import json
 import os
 import pathlib
@@ -207,6 +208,7 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     for _ in range(WARM):
         iterate(rank_kinds.Marks(device))
     drain(opt, device)
+    gc.collect()  # else one of 0.2 s falls into an iteration, for which the other ranks wait
     dist.barrier()
     allocated, garbage = allocations(device), Collections()
     marks, begin = rank_kinds.Marks(device), time.perf_counter()
@@ -277,8 +279,6 @@ def name_of(device: Any) -> str:
 
 
 def rank_main(options: argparse.Namespace) -> None:
-    import gc
-
     import torch
     import torch.distributed as dist
 
