@@ -217,12 +217,13 @@ static size_t check_best(const hk_model *model, const hk_machine *machine, const
  * GPUs limited; several micro-steps, ranks. */
 static void what_is_proven_worse_is_left_out(void **state) {
   (void)state;
+  enum { TWIN = 203 }; /* a policy's plan is faster than the searched one with its routes */
   const int n = is_full_release() ? 500 : 60;
   hk_model model = tiny_model(2);
   const double state_bytes = 12 * (double)model.parameters;
   random_stream r = {.state = 5};
   size_t left_out = 0;
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n || i <= TWIN; i++) {
     hk_machine m = random_node(&r);
     price_copies(&r, &m);
     if (i % 2) delay_memory(&r, &m);
@@ -244,7 +245,7 @@ static void what_is_proven_worse_is_left_out(void **state) {
     const hk_plan_settings settings = {.subgroup_numel = model.parameters / 40 + 1,
                                        .overlap = (hk_overlap)(i % HK_OVERLAP_COUNT),
                                        .gpu_state = pick(&r, 0, 2) ? NULL : &most};
-    left_out += check_best(&model, &m, &job, &settings);
+    if (i < n || i == TWIN) left_out += check_best(&model, &m, &job, &settings);
   }
   print_message("%.1f plans of a ranking left out\n", (double)left_out / n);
   assert_true(left_out > 3 * (size_t)n);
