@@ -153,4 +153,5 @@ def threads() -> int:
     return len(os.sched_getaffinity(0))
 
 
-__all__: List[str] = ["Clock", "Collections", "Memory", "collect", "cpu_seconds", "median", "threads", "wait"]
+__all__: List[str] = ["Clock", "Collections", "Memory", "collect", "cpu_seconds", "median",
+                      "threads", "wait"]
