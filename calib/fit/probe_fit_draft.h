@@ -147,6 +147,8 @@ typedef struct {
   double noise, scatter; /* out: root mean square of the measurements' errors, of the residuals */
 } hk_region;
 
+/* Adds an unknown: a quantity of draft->machine, of which there are fewer than HK_MOST_UNKNOWNS. */
+void hk_region_add(hk_region *region, hk_quantity *quantity, hk_unknown unknown);
 /* Sets unknowns, noise and scatter; the machine stays as it was. `rough`: tries HK_MOST_SCOUTS
  * starts and follows with a simplex. */
 hk_status hk_region_fit(hk_region *region, bool rough);

@@ -265,9 +265,9 @@ static void add_capacity(hk_region *region, hk_quantity *quantity, bool in, bool
                        (out ? sum_of(region->series[i], HK_LOAD_D2H) : 0);
     start = fmax(start, fmin(sum, most));
   }
-  region->quantities[region->n] = quantity;
-  region->unknowns[region->n++] =
-      (hk_unknown){.start = start, .least = least, .most = fmax(least, most), .width = log(1.3)};
+  hk_region_add(
+      region, quantity,
+      (hk_unknown){.start = start, .least = least, .most = fmax(least, most), .width = log(1.3)});
 }
 
 static void set_quantity(const hk_region *region, size_t i, const char *undetermined) {
@@ -286,21 +286,15 @@ static void set_capacities(const hk_region *region, size_t n) {
   for (size_t i = 0; i < n; i++) set_quantity(region, i, "the largest sum measured");
 }
 
-/* Of copies out, by which they and copies in divide a capacity. */
-static void add_priority(hk_region *region, hk_quantity *quantity, hk_unknown unknown) {
-  region->quantities[region->n] = quantity;
-  region->unknowns[region->n++] = unknown;
-}
-
 static hk_status set_duplex(hk_draft *draft) {
   hk_machine *m = &draft->machine;
   hk_region region;
   HK_TRY(open_region(draft, HK_PROBE_DUPLEX, &region));
   add_capacity(&region, &m->duplex, true, true, fmax(m->h2d.value, m->d2h.value),
                hk_machine_limit(m, &m->duplex));
-  const size_t priority = region.n;
-  add_priority(&region, &m->pcie_d2h_priority,
-               (hk_unknown){.start = 1.1, .least = 1, .most = 5, .width = log(1.5)});
+  const size_t priority = region.n; /* of copies out, by which both directions divide the sum */
+  hk_region_add(&region, &m->pcie_d2h_priority,
+                (hk_unknown){.start = 1.1, .least = 1, .most = 5, .width = log(1.5)});
   const hk_status status = hk_region_fit(&region, false);
   if (status == HK_OK) set_capacities(&region, priority);
   /* Where the capacity limited no probe it is not determined: it stays at its default. */
@@ -323,8 +317,8 @@ static hk_status set_fabric(hk_draft *draft) {
   for (size_t i = 0; i < capacities; i++) region.unknowns[i].least = region.unknowns[i].start;
   /* Fitted with the capacities, so that they do not absorb its effect, but not set here:
    * probe_fit_shared.c sets it. */
-  add_priority(&region, &m->d2h_priority,
-               (hk_unknown){.start = 1, .least = 0.05, .most = 50, .width = log(3)});
+  hk_region_add(&region, &m->d2h_priority,
+                (hk_unknown){.start = 1, .least = 0.05, .most = 50, .width = log(3)});
   const hk_status status = hk_region_fit(&region, true);
   if (status == HK_OK) set_capacities(&region, capacities);
   free(region.series);

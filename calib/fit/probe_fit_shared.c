@@ -47,6 +47,11 @@ static hk_status open_replays(hk_region *r) {
   return hk_replays_open(r->series, r->n_series, offsets, r->n, &r->replays, r->draft->err);
 }
 
+void hk_region_add(hk_region *region, hk_quantity *quantity, hk_unknown unknown) {
+  region->quantities[region->n] = quantity;
+  region->unknowns[region->n++] = unknown;
+}
+
 hk_status hk_region_fit(hk_region *region, bool rough) {
   hk_solve_problem problem = {.unknowns = region->unknowns,
                               .n = region->n,
@@ -183,8 +188,7 @@ static hk_status open_region(hk_draft *draft, hk_region *r) {
                  "a region has no room for its unknowns");
   for (int i = 0; i < N; i++) {
     if (unknowns[i].quantity == &m->shared_reads && !shared) continue;
-    r->quantities[r->n] = unknowns[i].quantity;
-    r->unknowns[r->n++] = unknowns[i].unknown;
+    hk_region_add(r, unknowns[i].quantity, unknowns[i].unknown);
   }
   return HK_OK;
 }
