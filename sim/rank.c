@@ -253,12 +253,10 @@ static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
   }
 }
 
-/* Whether a plan of the ranking that fits is faster than that of a brief search. */
-static bool is_behind(const hk_ranking *ranking, const hk_overlap_search_result *searched) {
+/* Whether a plan of the ranking that fits is faster. */
+static bool is_behind(const hk_ranking *ranking, const hk_forecast *f) {
   for (size_t i = 0; i < ranking->n; i++)
-    if (ranking->forecasts[i].feasible &&
-        ranking->forecasts[i].iteration_ns < searched->iteration_ns)
-      return true;
+    if (is_slower(f, &ranking->forecasts[i])) return true;
   return false;
 }
 
@@ -274,17 +272,18 @@ static hk_status lacks_more(const hk_ranking *ranking, const hk_plan_settings *s
   return HK_OK;
 }
 
-/* Adds what hk_overlap_search found. `leaves_out`: unless it is not the first. */
+/* Adds what hk_overlap_search found. `known`: of a brief search's plan that fits, else NULL.
+ * `leaves_out`: unless it is not the first. */
 static hk_status add_found(hk_ranking *ranking, const hk_plan_settings *settings, bool leaves_out,
                            const hk_machine *machine, hk_overlap_search_result *searched,
-                           hk_error *err) {
+                           const hk_forecast *known, hk_error *err) {
   bool worse = false;
   if (searched->plan.subgroups != NULL) { /* a brief search, without a forecast */
     apply_limit(ranking, settings);
-    if (searched->iteration_ns == INT64_MAX)
+    if (known == NULL)
       HK_TRY(lacks_more(ranking, settings, machine, searched, &worse, err));
     else
-      worse = leaves_out && is_behind(ranking, searched);
+      worse = leaves_out && is_behind(ranking, known);
     if (!worse) HK_TRY(hk_forecast_make(&searched->plan, machine, NULL, &searched->best, err));
   }
   if (searched->best.plan.subgroups != NULL) add_searched(ranking, searched);
@@ -432,17 +431,18 @@ static hk_status rank_candidates(const question *q, const hk_candidates *candida
                              searched, err));
   const bool leaves_out = prunes(settings, q->options);
   const bool fits = searched->plan.subgroups != NULL && searched->iteration_ns < INT64_MAX;
-  const hk_forecast known = {
+  const hk_forecast brief = {
       .plan = searched->plan, .feasible = true, .iteration_ns = searched->iteration_ns};
+  const hk_forecast *known = fits ? &brief : NULL;
   const size_t n = drop_twins(plans, listed);
   hk_status status = hk_accumulation_candidates(plans, n, settings, origin, &ranking->n, err);
   if (status == HK_OK && leaves_out)
-    status = hk_prune(plans, n, ranking->n, origin, settings, fits ? &known : NULL, q->machine,
-                      compare, ranking->forecasts, &ranking->n, err);
+    status = hk_prune(plans, n, ranking->n, origin, settings, known, q->machine, compare,
+                      ranking->forecasts, &ranking->n, err);
   else if (status == HK_OK)
     status = forecast_best(plans, n, origin, settings, q->machine, ranking, err);
   if (status == HK_OK)
-    status = add_found(ranking, settings, leaves_out, q->machine, searched, err);
+    status = add_found(ranking, settings, leaves_out, q->machine, searched, known, err);
   else
     hk_forecast_free(&searched->best);
   hk_plan_free(&searched->plan);

@@ -69,7 +69,7 @@ static hk_flow flow_of(const hk_side *s, unsigned traffic, double up) {
   const bool crowded = hk_is_mixed(traffic) || s->ranks > 1;
   const double priority = crowded ? m->d2h_priority.value : m->pcie_d2h_priority.value;
   const double gpus_in = (traffic & HK_TRAFFIC_IN) != 0 ? s->ranks : 0;
-  const double gpus_out = (traffic & HK_TRAFFIC_OUT) != 0 ? s->ranks : 0;
+  const double gpus_out = s->ranks * hk_copies_out(m, traffic);
   const double wish = hk_cpu_kept(m, gpus_in, gpus_out) * s->cpu_wish;
   const double kernels = (traffic & HK_TRAFFIC_CPU) != 0 ? wish * s->kernel_bytes * s->ranks : 0;
   const double link = fmin(s->in, hk_h2d_kept(m, kernels) * m->h2d.value);
