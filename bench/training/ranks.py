@@ -43,7 +43,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import gc
 import json
 import os
 import pathlib
@@ -208,9 +207,9 @@ def run_row(options: argparse.Namespace, row: str, device: Any) -> Dict[str, Any
     for _ in range(WARM):
         iterate(rank_kinds.Marks(device))
     drain(opt, device)
-    gc.collect()  # else one of 0.2 s falls into an iteration, for which the other ranks wait
+    garbage = Collections()
     dist.barrier()
-    allocated, garbage = allocations(device), Collections()
+    allocated = allocations(device)
     marks, begin = rank_kinds.Marks(device), time.perf_counter()
     for _ in range(options.iterations):
         iterate(marks)
@@ -283,6 +282,8 @@ def rank_main(options: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     sys.path.insert(0, str(HERE))
+    from measure import collect
+
     rank = int(os.environ["RANK"])
     gpu = options.device == "cuda"
     if gpu:
@@ -302,9 +303,8 @@ def rank_main(options: argparse.Namespace) -> None:
         else:
             answer = run_row(options, row, device)
             longest = max(longest, answer["row_s"])
-        gc.collect()
+        collect(device)
         if gpu:
-            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()  # now that the row's memory is given back
         if rank == 0:
             with open(os.environ["HOCKET_RANKS_OUT"], "a", encoding="utf-8") as file:

@@ -6,7 +6,6 @@ starts it; see there for the options."""
 from __future__ import annotations
 
 import faulthandler
-import gc
 import hashlib
 import json
 import os
@@ -81,7 +80,6 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
     for number in range(warm + count):
         if number == warm:
             row.drain()
-            gc.collect()  # else one of 0.2 s may fall into an iteration
             garbage = Collections()
             begin, used = time.perf_counter(), cpu_seconds()
         if number >= warm + 3 and time.time() > deadline:
