@@ -24,7 +24,7 @@
 #define LARGE        1000 /* operations */
 #define TURNED       5e-4 /* gain with which a knob is turned on */
 #define MATTERS      5e-4 /* gain for which it goes on beyond its patience */
-#define NOTHING      1e-4 /* gain for which a change of form is taken back; at most ENOUGH */
+#define LITTLE       5e-3 /* gain below which a change of form is taken back */
 
 /* Means of making room on the GPU. */
 enum { ROOM_BUFFERS = 1, ROOM_PIECES = 2, ROOM_STAGED = 4, ROOM_ALL = 7 };
@@ -79,15 +79,6 @@ static void swap_routes(hk_plan *plan, uint64_t *r) {
   b->route = route;
 }
 
-/* Moves one subgroup to another place in the order. */
-static void change_order(hk_plan *plan, uint64_t *r) {
-  const size_t n = plan->n_subgroups, from = pick(r, n), to = pick(r, n);
-  const int32_t moved = plan->order[from];
-  memmove(plan->order + from, plan->order + from + 1, (n - 1 - from) * sizeof moved);
-  memmove(plan->order + to + 1, plan->order + to, (n - 1 - to) * sizeof moved);
-  plan->order[to] = moved;
-}
-
 static void set_piece(hk_plan *plan, const hk_plan *start, double piece) {
   const double most = 4 * (double)start->piece_numel, least = (double)start->piece_numel / 2;
   plan->piece_numel = (int64_t)(piece < least ? least : piece > most ? most : piece);
@@ -101,13 +92,11 @@ static void change_staging(hk_plan *plan, const hk_plan *start, uint64_t *r) {
 }
 
 static void change_alone(hk_plan *plan, const hk_plan *start, uint64_t *r) {
-  const size_t kind = pick(r, 9);
+  const size_t kind = pick(r, 7);
   if (kind < 3)
     change_route(plan, r);
   else if (kind < 6)
     swap_routes(plan, r);
-  else if (kind < 8)
-    change_order(plan, r);
   else
     change_staging(plan, start, r);
 }
@@ -512,10 +501,10 @@ static hk_status climb_all(hill *h, hk_ns bound, hk_search_progress *p, hk_error
   return HK_OK;
 }
 
-/* What the simulator does not see may cost time: fewer buffers leave less room for copies that are
- * late, an order of chance jumps about in memory. Of plans that were predicted as fast an engine
- * took 1.5 % longer with both (docs/notes/2026-11-25-search.md). Takes back the order, the number
- * of buffers and the size of pieces where they gain less than NOTHING. */
+/* Takes back the order, the number of buffers and the size of pieces where they gain less than
+ * LITTLE. Of plans that were predicted to be as fast an engine took 1.5 % longer with fewer buffers
+ * and an order of chance (docs/notes/2026-11-25-search.md): fewer buffers leave less room for
+ * copies that are late. The simulator does not see it. */
 static hk_status take_back(hill *h, hk_ns first, hk_error *err) {
   for (int what = 0; what < 3; what++) {
     hk_plan plan;
@@ -528,7 +517,7 @@ static hk_status take_back(hill *h, hk_ns first, hk_error *err) {
       plan.piece_numel = h->start->piece_numel;
     judgement is = {.cost = INT64_MAX, .mean = INT64_MAX};
     const hk_status status = is_same(&plan, &h->current) ? HK_OK : simulate(h, &plan, &is, err);
-    const double most = fmin((1 + NOTHING) * (double)h->best.cost, (double)first - 1);
+    const double most = fmin((1 + LITTLE) * (double)h->best.cost, (double)first - 1);
     if (status == HK_OK && (double)is.cost <= most) {
       copy_changes(&plan, &h->current);
       h->best = is;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Local search among plans that no policy makes: any route for each subgroup, piece and buffers;
- * without an overlap any order; with one, which subgroups run ahead. Plans with an overlap
- * are compared, and reserve memory, as in overlap.h.
+ * with an overlap, which subgroups run ahead. Plans with an overlap are compared, and reserve
+ * memory, as in overlap.h. Buffers and pieces end as in the plan that it starts from, unless they
+ * gain 0.5 %.
  *
  * The first rounds turn one knob after the other, by less each time that it gains nothing: where
  * resident subgroups are, how many subgroups are resident, staged, or run ahead, buffers, pieces.

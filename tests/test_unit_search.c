@@ -451,9 +451,8 @@ static void plan_makes_room(void **state) {
   hk_machine_free(&m);
 }
 
-/* Changes at random leave another order and other buffers, of which the simulator sees no gain. The
- * search ends with those of the policy. */
-static void takes_back_what_gains_nothing(void **state) {
+/* Other buffers and pieces gain 0.15 %. The search ends with those of the policy. */
+static void takes_back_what_gains_little(void **state) {
   (void)state;
   const question q = {"h200-16c", "llama-2-7b", 0.7, HK_OVERLAP_NONE};
   hk_error err = {0};
@@ -470,6 +469,7 @@ static void takes_back_what_gains_nothing(void **state) {
   for (size_t i = 0; i < found.plan.n_subgroups; i++)
     assert_int_equal(found.plan.order[i], named->plan.order[i]);
   assert_int_equal(found.plan.buffers, named->plan.buffers);
+  assert_int_equal(found.plan.piece_numel, named->plan.piece_numel);
   hk_forecast_free(&found);
   hk_ranking_free(&ranking);
   hk_machine_free(&m);
@@ -482,7 +482,7 @@ int main(void) {
       cmocka_unit_test(finds_the_optimum_with_an_overlap),
       cmocka_unit_test(any_number_of_threads),
       cmocka_unit_test(knobs_before_chance),
-      cmocka_unit_test(takes_back_what_gains_nothing),
+      cmocka_unit_test(takes_back_what_gains_little),
       cmocka_unit_test(found_plans_pass_their_check),
       cmocka_unit_test(stops),
       cmocka_unit_test(keeps_the_limit),
