@@ -95,7 +95,7 @@ grep -q 'pin_memory' out && fail "--from: $(cat out)"
 prints '^yours \(mine.json\): zero-offload under DeepSpeed, [0-9]+ ± [0-9]+ ms/iteration'
 prints '^  with DeepSpeed before 0.19.5, which copies gradients synchronously: [0-9.]+ ms'
 prints '^better by configuration alone \(--emit\): gpu-only \(deepspeed\), '
-prints '^best: [a-z0-9=. -]+ \(hocket\), [0-9.]+ ms/iteration, [0-9.]+ x as fast'
+prints '^best: interleave k=2 r=0\.06 front \(hocket\), [0-9.]+ ms/iteration, [0-9.]+ x as fast'
 prints 'ratio 0.8 has no effect: '
 prints 'offload_param is not simulated'
 prints '^yours  zero-offload\* +deepspeed '
