@@ -95,7 +95,9 @@ class Attachment:
         self._trace: Optional[Dict[int, int]] = {}
         self._hooked: Dict[int, Any] = {}  # id of a parameter: its hook
         self._handles: List[Any] = []
-        self._passed: Dict[int, bytearray] = {}
+        # Of each stream, the blocks that it may read; None while step() begins an update: a wait of
+        # another thread, which looks up a weight just then, may return before the update has begun.
+        self._passed: Optional[Dict[int, bytearray]] = {}
         self._number_of: Dict[int, int] = {}
         self._blocks: List[int] = []
         self._members: List[List[int]] = []
@@ -362,10 +364,12 @@ class Attachment:
     def wait(self, block: int) -> None:
         """Returns when the current stream may read a block's weights."""
         binding = self.optimizer().binding()
-        stream = binding.stream()
-        passed = self._passed.get(stream)
+        stream, every = binding.stream(), self._passed
+        passed = every.get(stream) if every is not None else None
         if passed is None:
-            passed = self._passed[stream] = bytearray(binding.n_blocks)
+            passed = bytearray(binding.n_blocks)
+            if every is not None:
+                every[stream] = passed
         if passed[block]:
             return
         if binding.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -412,13 +416,18 @@ class Attachment:
     def close_gates(self) -> None:
         """Called before step() starts an update. Gates wait until its weights have arrived. If no
         update starts, waits return at once."""
-        self._passed.clear()
+        self._passed = None
         self._ungated = bytearray(b"\1" * len(self._ungated))
         self.busy = self.waits = True
         self._block = -1
 
+    def begun(self) -> None:
+        """Called when step() has started the update, or has found that there is none."""
+        self._passed = {}
+
     def complete(self) -> None:
-        """Called when all weights have arrived. Gates let everything pass."""
+        """Called when all weights have arrived, and no step() can start an update meanwhile. Gates
+        let everything pass."""
         if self.replicas is not None and self.replicas.pending:
             return
         self._ungated = bytearray(len(self._ungated))

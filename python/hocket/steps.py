@@ -174,6 +174,8 @@ class Steps:
         last = None
         if held:
             last = self._take(held, state, loss_scale, float("inf") if nonfinite else squares)
+        elif self._attachment is not None:
+            self._attachment.begun()
         if not later:
             self.finish(state)
             self.gather()
@@ -217,6 +219,8 @@ class Steps:
                 self._note(held, state())
             elif self._attachment is not None:
                 self._attachment.complete()  # gradients came after the end of the last update
+            if self._attachment is not None:
+                self._attachment.begun()
             self._taking = None
 
     def _note(self, held: List[int], state: State) -> None:
@@ -236,10 +240,11 @@ class Steps:
 
     def finish(self, state: Current) -> None:
         """Returns when this rank's part of the last step is complete."""
-        self.binding.engine.drain()
-        self.settle(state)
-        if self._attachment is not None:
-            self._attachment.complete()
+        with self._lock:  # no step() of another thread starts an update that gates must wait for
+            self.binding.engine.drain()
+            self.settle(state)
+            if self._attachment is not None:
+                self._attachment.complete()
 
     def gather(self) -> None:
         """All ranks call it, after finish(). Returns when the others' weights are there, too."""

@@ -308,6 +308,52 @@ def test_reports_and_state_are_read_by_other_threads_while_one_trains():
     assert opt.checksum() == expected.checksum()
 
 
+def test_a_weight_that_another_thread_reads_while_a_step_begins_is_waited_for_again(monkeypatch):
+    model, opt = started("forward")
+    engine, step, waited = opt.binding().engine, opt.handover().step, []
+    wait = engine.wait_weights
+
+    def step_after_a_look(*args):
+        thread = threading.Thread(target=lambda: list(model.parameters()))
+        thread.start()
+        thread.join(60)
+        step(*args)
+
+    def noted(block, stream):
+        waited.append(block)
+        wait(block, stream)
+
+    monkeypatch.setattr(opt.handover(), "step", step_after_a_look)
+    model(batches(1)[0]).backward()
+    opt.step()
+    opt.zero_grad()
+    monkeypatch.setattr(engine, "wait_weights", noted)
+    model(batches(1)[0])
+    assert sorted(waited) == list(range(opt.binding().n_blocks))
+
+
+def test_a_wait_of_another_thread_opens_no_gate_of_the_next_step(monkeypatch):
+    model, opt = started("forward")
+    opt.record()
+    engine, drained, stepped = opt.binding().engine, threading.Event(), threading.Event()
+    drain = engine.drain
+
+    def drain_and_linger():
+        drain()
+        drained.set()
+        stepped.wait(0.5)
+
+    monkeypatch.setattr(engine, "drain", drain_and_linger)
+    model(batches(1)[0]).backward()
+    reader = threading.Thread(target=opt.timeline)
+    reader.start()
+    assert drained.wait(60)
+    opt.step()
+    stepped.set()
+    reader.join(60)
+    assert opt._attachment.waits
+
+
 def test_ctrl_c_interrupts_training(forked):
     program = """
 import signal, torch, hocket
