@@ -35,8 +35,11 @@ static hk_status reserve_host(const hk_args *args, hk_machine *machine, hk_error
   if (!(args->given & HK_OPTION(HOST_MEMORY))) return HK_OK;
   const double left = machine->host_memory.value - (double)args->host_memory;
   if (left < 0)
-    return hk_fail(err, HK_INPUT, "--host-memory: %lld bytes are more than the machine's %.0f",
-                   (long long)args->host_memory, machine->host_memory.value);
+    return hk_fail(err, HK_INPUT,
+                   "--host-memory: %lld bytes are more than the machine's %.0f; for a machine that "
+                   "has them add --set node.memory_bytes=%lld",
+                   (long long)args->host_memory, machine->host_memory.value,
+                   (long long)args->host_memory);
   machine->host_reserved = (hk_quantity){
       .value = left, .origin = HK_ORIGIN_MEASURED, .source = "host memory less --host-memory"};
   return HK_OK;

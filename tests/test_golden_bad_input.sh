@@ -275,6 +275,8 @@ expect 2 "ep 8 does not divide the 4 ranks of a stage" \
 expect 2 "leave out --ep" plan --model mixtral-8x7b --machine dgx-h100-8x80gb --ep 8 --largest model
 expect 2 "leave out --pp" plan --model llama-2-7b --machine dgx-a100-8x80gb --pp 8 --largest model
 expect 2 "seq 1025 is longer than the 1024 positions that gpt2" plan $settings --seq 1025
+expect 2 "--host-memory: 200000000000 bytes are more .* 137438953472; .* add --set node.memory_bytes=200000000000" \
+  plan $settings --host-memory 200G
 for policy in interleave zero-offload; do
   expect 2 "a subgroup size of 1 divides .*: choose a size of at least 6427" \
     simulate --model llama-2-7b --machine h200-16c --gpus 1 --policy $policy --subgroup 1

@@ -137,8 +137,9 @@ def _ask(
         arguments += ["--set", f"dram*={1 / sharing}"]
     if settings.gpu_memory is not None:
         arguments += ["--gpu-memory", str(settings.gpu_memory)]
-    room = _abi.host_memory()
-    arguments += ["--host-memory", str(min(room, settings.host_memory or room))]
+    room = _abi.host_memory()  # the profile may be of a machine with less
+    left = room - min(room, settings.host_memory or room)
+    arguments += ["--set", f"node.memory_bytes={room}", "--set", f"node.reserved_bytes={left}"]
     answer = run(arguments)
     with open(out, encoding="utf-8") as file:
         return file.read(), answer

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import hocket
-from hocket import HocketError, HocketUsageError, attach, plan
+from hocket import HocketError, HocketUsageError, _abi, attach, plan
 from hocket.__main__ import of_folder
 from models import HEADS, LENGTH, VOCABULARY, WIDTH, batches, make
 from runs import Case, compare
@@ -332,6 +332,21 @@ def test_plan_auto(overlap, monkeypatch):
     monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
     _, opt = compare(Case("llama", steps=10), True, overlap=overlap, plan="auto")
     assert 'plan="auto" chose: ' in opt.explain() and "no reason" not in opt.explain()
+
+
+@pytest.mark.parametrize("given", [None, 10**9])
+def test_plan_auto_counts_the_memory_of_this_host(given, monkeypatch):
+    monkeypatch.setenv("HOCKET_MACHINE", "h200-16c")  # with 128 GiB
+    monkeypatch.setattr(_abi, "host_memory", lambda: 1 << 38)
+    answers, run = [], plan.run
+
+    def noted(arguments):
+        answers.append(run(arguments))
+        return answers[-1]
+
+    monkeypatch.setattr(plan, "run", noted)
+    compare(Case("llama", steps=2), True, overlap="both", plan="auto", host_memory=given)
+    assert answers[-1]["schedules"][0]["host_capacity_bytes"] == (given or 1 << 38)
 
 
 def test_plan_auto_says_what_other_states_give(monkeypatch):
