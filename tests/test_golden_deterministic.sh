@@ -12,9 +12,11 @@ same() {
   cmp "$1" "$2" || { echo "FAIL: $3" && failures=$((failures + 1)); }
 }
 
-# `plan` runs candidates in parallel; --nodes 3 makes llama-3-70b fit.
+# `plan` runs candidates in parallel, and short searches from several seeds, which find the best
+# plan for `searched`; --nodes 3 makes llama-3-70b fit.
 big=(--model llama-3-70b --machine polaris-a100-4x40gb --nodes 3)
-for options in "--model llama-2-7b --machine h200-16c --explain" "${big[*]}"; do
+searched=(--model llama-2-13b --machine polaris-a100-4x40gb --overlap both)
+for options in "--model llama-2-7b --machine h200-16c --explain" "${big[*]}" "${searched[*]}"; do
   for form in "" --json; do
     [[ $form ]] && numbers="1 2 2 4" || numbers="1 4" # text prints what JSON has
     for threads in $numbers; do
@@ -28,6 +30,9 @@ for options in "--model llama-2-7b --machine h200-16c --explain" "${big[*]}"; do
       fi
     done
   done
+  if [[ $options == "${searched[*]}" ]] && ! grep -q "^searched " want; then
+    echo "FAIL: plan $options has no searched plan" && failures=$((failures + 1))
+  fi
   rm -f want*
 done
 
