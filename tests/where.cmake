@@ -14,7 +14,7 @@
 set(SCRIPTS golden_bad_input golden_certificate golden_cli_help golden_completion golden_config
             golden_deterministic golden_escapes golden_estimate golden_fit golden_import golden_jobs golden_largest golden_machine_store
             golden_machines golden_others golden_overlap golden_price golden_questions golden_ranks golden_readme golden_report
-            golden_report_browser golden_screen
+            golden_report_browser golden_screen golden_search
             golden_set golden_sweep golden_timeline golden_trace_store unit_readme_check)
 # Programs and scripts of the engine run in all three builds unless a list below says otherwise.
 # unit_hardening and unit_layers look at the program, which asan by default does not build, and at
