@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-3.0-or-later
-# `plan` by itself is within 1 % of the best schedule that `plan --search 12` has found, where one
+# `plan` by itself is within 1 % of the best schedule that longer searches have found, where one
 # short search used to miss it by more: by 1.0 to 2.0 % (docs/notes/2026-11-25-search.md).
 # Usage: test_golden_search.sh HOCKET
 # shellcheck source-path=SCRIPTDIR
