@@ -322,10 +322,7 @@ hk_status hk_forecast_all(hk_plan *plans, size_t n, const hk_machine *machine,
   for (size_t i = 0; i < n; i++) {
     errors[i].status = hk_forecast_make(&plans[i], machine, NULL, &forecasts[i], &errors[i]);
   }
-  hk_status status = HK_OK;
-  for (size_t i = 0; i < n && status == HK_OK; i++) {
-    if (errors[i].status != HK_OK) status = hk_fail(err, errors[i].status, "%s", errors[i].message);
-  }
+  const hk_status status = hk_fail_first(errors, n, err);
   free(errors);
   return status;
 }

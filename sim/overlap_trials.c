@@ -191,8 +191,7 @@ static hk_status simulate_all(hk_overlap_trials *s, const int *which, int n, hk_
     errors[i] = (hk_error){0};
     errors[i].status = simulate(s, t, some_fit, &errors[i]);
   }
-  for (int i = 0; i < n; i++)
-    if (errors[i].status != HK_OK) return hk_fail(err, errors[i].status, "%s", errors[i].message);
+  HK_TRY(hk_fail_first(errors, (size_t)n, err));
   for (int i = 0; i < s->n; i++)
     if (s->trials[i].twin >= 0) copy_cost(s, &s->trials[i]);
   return HK_OK;

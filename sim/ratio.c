@@ -298,9 +298,7 @@ static hk_status search_all(const problem *p, family *list, int n, bool fills, b
     if (errors[i].status == HK_OK && climbs && list[i].kept.feasible)
       errors[i].status = climb(p, &list[i], &errors[i]);
   }
-  hk_status status = HK_OK;
-  for (int i = 0; i < n && status == HK_OK; i++)
-    if (errors[i].status != HK_OK) status = hk_fail(err, errors[i].status, "%s", errors[i].message);
+  const hk_status status = hk_fail_first(errors, (size_t)n, err);
   free(errors);
   return status;
 }

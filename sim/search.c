@@ -439,12 +439,10 @@ static hk_status climb(hill *h, int64_t round, hk_error *err) {
     if (errors[i].status == HK_OK && worth[i])
       errors[i].status = simulate(h, &plans[i], &judged[i], &errors[i]);
   }
-  hk_status status = HK_OK;
+  hk_status status = hk_fail_first(errors, BATCH, err);
   hk_bytes host;
   int best = 0;
   for (int i = 0; i < BATCH; i++) {
-    if (errors[i].status != HK_OK && status == HK_OK)
-      status = hk_fail(err, errors[i].status, "%s", errors[i].message);
     if (judged[i].cost < judged[best].cost) best = i;
     h->operations += judged[i].operations;
     h->evaluated += worth[i];

@@ -15,15 +15,12 @@
 /* *found: the plan with the shortest iteration, zeroed if there is none. Frees the others. */
 static hk_status choose(hk_forecast *each, const hk_search_progress *ends, const hk_error *errors,
                         hk_forecast *found, hk_error *err) {
-  hk_status status = HK_OK;
+  const hk_status status = hk_fail_first(errors, SHORT_SEEDS, err);
   int best = -1;
-  for (int i = 0; i < SHORT_SEEDS; i++) {
-    if (errors[i].status != HK_OK && status == HK_OK)
-      status = hk_fail(err, errors[i].status, "%s", errors[i].message);
+  for (int i = 0; i < SHORT_SEEDS; i++)
     if (each[i].plan.subgroups != NULL &&
         (best < 0 || ends[i].iteration_ns < ends[best].iteration_ns))
       best = i;
-  }
   memset(found, 0, sizeof *found);
   for (int i = 0; i < SHORT_SEEDS; i++) {
     if (status == HK_OK && i == best) {

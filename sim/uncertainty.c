@@ -60,9 +60,7 @@ static hk_status simulate_all(const hk_forecast *forecasts, size_t cases,
   for (size_t i = 0; i < n; i++)
     errors[i].status =
         simulate(&forecasts[i / n_machines].graph, &machines[i % n_machines], &out[i], &errors[i]);
-  hk_status status = HK_OK;
-  for (size_t i = 0; i < n && status == HK_OK; i++)
-    if (errors[i].status != HK_OK) status = hk_fail(err, errors[i].status, "%s", errors[i].message);
+  const hk_status status = hk_fail_first(errors, n, err);
   free(errors);
   return status;
 }

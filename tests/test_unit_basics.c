@@ -67,6 +67,20 @@ static void test_error_may_quote_itself_or_be_absent(void **state) {
   assert_int_not_equal(hk_fail_prefix(NULL, "unheard"), HK_OK);
 }
 
+static void test_error_of_parallel_work_is_the_first(void **state) {
+  (void)state;
+  hk_error each[3] = {0}, err = {0};
+  assert_int_equal(hk_fail_first(each, 3, &err), HK_OK);
+  assert_int_equal(err.status, HK_OK);
+  hk_fail(&each[1], HK_NO, "the second");
+  hk_fail(&each[2], HK_INPUT, "the third");
+  assert_int_equal(hk_fail_first(each, 1, &err), HK_OK);
+  assert_int_equal(hk_fail_first(each, 3, &err), HK_NO);
+  assert_int_equal(err.status, HK_NO);
+  assert_string_equal(err.message, "the second");
+  assert_int_equal(hk_fail_first(each, 3, NULL), HK_NO);
+}
+
 /* -- Units --------------------------------------------------------------------------------- */
 
 static void test_units(void **state) {
@@ -110,6 +124,7 @@ int main(void) {
       cmocka_unit_test(test_error_cut_keeps_characters_whole),
       cmocka_unit_test(test_error_message_is_one_printable_line),
       cmocka_unit_test(test_error_may_quote_itself_or_be_absent),
+      cmocka_unit_test(test_error_of_parallel_work_is_the_first),
       cmocka_unit_test(test_units),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

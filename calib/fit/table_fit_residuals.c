@@ -67,10 +67,7 @@ static hk_status predict_all(const hk_fit_problem *p, const hk_machine *machines
       *e = mine;
     }
   }
-  for (size_t i = 0; i < n; i++)
-    if (errors[i].status != HK_OK)
-      return hk_fail(p->err, errors[i].status, "%s", errors[i].message);
-  return HK_OK;
+  return hk_fail_first(errors, n, p->err);
 }
 
 hk_status hk_fit_evaluate(hk_fit_problem *p, const double *values, size_t variants, double *out) {

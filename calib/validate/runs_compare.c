@@ -59,9 +59,7 @@ static hk_status predict_all(hk_run_comparison *c, const hk_machine *machines, s
     const hk_machine *machine = named(c->rows[i].run->machine, machines, n_machines);
     errors[i].status = predict(&c->rows[i], machine, &errors[i]);
   }
-  hk_status status = HK_OK;
-  for (size_t i = 0; i < c->n && status == HK_OK; i++)
-    if (errors[i].status != HK_OK) status = hk_fail(err, errors[i].status, "%s", errors[i].message);
+  const hk_status status = hk_fail_first(errors, c->n, err);
   free(errors);
   return status;
 }

@@ -61,6 +61,12 @@ hk_status(hk_fail_prefix)(hk_error *err, const char *format, ...) {
   return err->status;
 }
 
+hk_status hk_fail_first(const hk_error *errors, size_t n, hk_error *err) {
+  for (size_t i = 0; i < n; i++)
+    if (errors[i].status != HK_OK) return hk_fail(err, errors[i].status, "%s", errors[i].message);
+  return HK_OK;
+}
+
 hk_status(hk_fail_memory)(hk_error *err, unsigned long long bytes, const char *what) {
   return hk_fail(err, HK_ENVIRONMENT, "out of memory (%llu bytes for %s)", bytes, what);
 }

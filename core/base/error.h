@@ -4,6 +4,8 @@
 #ifndef HK_CORE_BASE_ERROR_H
 #define HK_CORE_BASE_ERROR_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -31,6 +33,10 @@ hk_status hk_fail(hk_error *err, hk_status status, const char *format, ...)
  * that the failing function does not know. HK_INPUT if err is NULL. */
 hk_status hk_fail_prefix(hk_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* For work done in parallel, each part with its own error: copies the first failure of the n to err
+ * (it may be NULL) and returns its status. HK_OK if none failed. */
+hk_status hk_fail_first(const hk_error *errors, size_t n, hk_error *err);
 
 /* "out of memory (N bytes for WHAT)", HK_ENVIRONMENT. */
 hk_status hk_fail_memory(hk_error *err, unsigned long long bytes, const char *what);
