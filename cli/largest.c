@@ -20,8 +20,9 @@
 
 /* -- Attempts ---------------------------------------------------------------------------------- */
 
-static hk_ranking_options options_of(const hk_largest_job *l) {
+static hk_ranking_options options_of(const hk_largest_job *l, bool quick) {
   return (hk_ranking_options){
+      .quick = quick,
       .only_policy = l->setup.policy,
       .only_runtime = l->args->given & HK_OPTION(RUNTIME) ? &l->setup.runtime : NULL,
       .fixed = l->setup.options,
@@ -39,16 +40,17 @@ static void fill_row(hk_largest_row *row, const hk_ranking *ranking) {
   snprintf(row->problem, sizeof row->problem, "%s", best->problem);
 }
 
-/* Ranks a model and a job, adds a row, and keeps the ranking if it fits: of numbers that fit, each
- * search tries larger ones later. */
+/* Ranks a model and a job quickly, which finds every size that fits (sim/rank.h), adds a row, and
+ * keeps the ranking if it fits: of numbers that fit, each search tries larger ones later. */
 static hk_status rank(hk_largest_job *l, const hk_model *model, const hk_job *job, int64_t value,
                       bool *fits, hk_error *err) {
-  const hk_ranking_options options = options_of(l);
+  const hk_ranking_options options = options_of(l, true);
   hk_ranking ranking;
   if (l->n == HK_LARGEST_ROWS)
     return hk_fail(err, HK_NO, "--largest tried more than %d sizes", HK_LARGEST_ROWS);
   HK_TRY(hk_rank(model, &l->setup.machine, job, &l->setup.settings, &options, &ranking, err));
-  hk_largest_row *row = &l->rows[l->n++];
+  const size_t at = l->n++;
+  hk_largest_row *row = &l->rows[at];
   row->value = value;
   row->parameters = model->parameters;
   snprintf(row->name, sizeof row->name, "%s", model->name);
@@ -56,7 +58,7 @@ static hk_status rank(hk_largest_job *l, const hk_model *model, const hk_job *jo
   *fits = row->fits;
   if (row->fits && value > l->best.value) {
     hk_ranking_free(&l->best.ranking);
-    l->best = (hk_largest_best){.value = value, .ranking = ranking};
+    l->best = (hk_largest_best){.value = value, .row = at, .ranking = ranking};
     return HK_OK;
   }
   hk_ranking_free(&ranking);
@@ -224,6 +226,48 @@ static hk_status search_model(hk_largest_job *l, hk_error *err) {
   return status;
 }
 
+/* -- The answer -------------------------------------------------------------------------------- */
+
+/* Ranks a size that fits as `plan` does. */
+static hk_status rank_fully(const hk_largest_job *l, const hk_model *model, const hk_job *job,
+                            hk_largest_row *row, hk_ranking *ranking, hk_error *err) {
+  const hk_ranking_options options = options_of(l, false);
+  HK_TRY(hk_rank(model, &l->setup.machine, job, &l->setup.settings, &options, ranking, err));
+  fill_row(row, ranking);
+  return HK_OK;
+}
+
+static hk_status finish_best(hk_largest_job *l, hk_largest_best *best, hk_error *err) {
+  hk_ranking ranking;
+  if (best->value == 0) return HK_OK;
+  const hk_plan *plan = &best->ranking.forecasts[0].plan;
+  HK_TRY(rank_fully(l, &plan->model, &plan->job, &l->rows[best->row], &ranking, err));
+  hk_ranking_free(&best->ranking);
+  best->ranking = ranking;
+  return HK_OK;
+}
+
+/* Of micro-batches, the fastest that was tried is printed beside the largest. */
+static hk_status finish_fastest(hk_largest_job *l, size_t fastest, hk_error *err) {
+  hk_job job = l->setup.job;
+  hk_ranking ranking;
+  if (l->what != HK_LARGEST_BATCH || fastest == l->best.row) return HK_OK;
+  job.micro_batch = (int)l->rows[fastest].value;
+  HK_TRY(rank_fully(l, &l->setup.model, &job, &l->rows[fastest], &ranking, err));
+  hk_ranking_free(&ranking);
+  return HK_OK;
+}
+
+static hk_status finish_answer(hk_largest_job *l, hk_error *err) {
+  if (hk_largest_answer(l)->value == 0) return HK_OK;
+  size_t fastest = l->best.row; /* of micro-batches */
+  for (size_t i = 0; i < l->n; i++)
+    if (l->rows[i].fits && l->rows[i].tokens_per_s > l->rows[fastest].tokens_per_s) fastest = i;
+  HK_TRY(finish_best(l, &l->best, err));
+  HK_TRY(finish_best(l, &l->layers, err));
+  return finish_fastest(l, fastest, err);
+}
+
 static hk_status find(hk_largest_job *l, hk_error *err) {
   HK_TRY(hk_setup_load(l->args, &l->setup, err));
   const bool stages = hk_job_pp(&l->setup.job) > 1;
@@ -242,6 +286,7 @@ static hk_status find(hk_largest_job *l, hk_error *err) {
       HK_TRY(search_model(l, err));
       break;
   }
+  HK_TRY(finish_answer(l, err));
   const hk_largest_best *best = hk_largest_answer(l);
   if (best->value == 0) return HK_OK;
   hk_setup chosen = l->setup;

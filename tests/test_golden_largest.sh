@@ -30,6 +30,14 @@ limits "$tight" --micro-batch "$batch" $((batch + 1))
 ok plan $tight --micro-batch "$batch" --quiet --json
 [ "$(number tokens_per_s)" = "$tokens" ] || fail "plan: $(number tokens_per_s), --largest: $tokens"
 
+# The answer is what plan's searches find; while sizes are tried they do not run.
+short="--model qwen2.5-7b --machine workstation-rtx4090-ddr5"
+ok plan $short --largest batch --json
+most=$(number largest) tokens=$(number tokens_per_s)
+grep -q '"schedule":[[:space:]]*"searched' out || fail "no searched plan among $short"
+ok plan $short --micro-batch "$most" --quiet --json
+[ "$(number tokens_per_s)" = "$tokens" ] || fail "plan: $(number tokens_per_s), --largest: $tokens"
+
 ok plan $tight --largest batch -o best.json --price 2/h
 head -n 1 out | grep -qE "^largest micro-batch: $batch: [0-9]+ tokens/s, [0-9.]+ \+- [0-9.]+" ||
   fail "begins with '$(head -n 1 out)'"

@@ -11,7 +11,8 @@
 
 #define HK_LARGEST_ROWS 400
 
-/* A size that was tried, with its best schedule, or the nearest if none fits. */
+/* A size that was tried, with its best schedule by a quick ranking (that of the answer and of the
+ * fastest is by a full one), or the nearest if none fits. */
 typedef struct {
   int64_t value; /* micro-batch, tokens, number of the preset, layers */
   char name[96]; /* of the model */
@@ -26,6 +27,7 @@ typedef struct {
 /* The largest that fits. */
 typedef struct {
   int64_t value; /* 0: none */
+  size_t row;    /* of the job's */
   hk_ranking ranking;
 } hk_largest_best;
 
