@@ -98,6 +98,8 @@ prints "^costs 0\.[0-9]+ per million tokens at 10\.00 per hour; 3,000,000,000 to
 prints "^95 % interval: 0\.[0-9]+ to [1-9]\.[0-9]+ times that$"
 prints "^rank .*cost/Mtok$"
 awk 'length > 80 { exit 1 }' out || fail "wider than 80"
+ok plan $seven --policy twinflow --runtime hocket --clip-share 0.3 --price 10/h --wide
+prints "^rank +policy +runtime .* mean ms .*cost/Mtok$" # 17 columns
 ok plan $seven --tokens 3G
 prints "^3,000,000,000 tokens take [0-9.]+ (hours|days)$"
 ! grep -q "cost" out || fail "a cost without a price"

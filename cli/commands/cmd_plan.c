@@ -213,9 +213,9 @@ static hk_status print_fitting(const hk_planning *p, hk_error *err) {
                                       {"limited by", HK_LEFT | HK_SPARE(1)},
                                       {"busy", HK_RIGHT | HK_SPARE(3)},
                                       {"cost/Mtok", HK_RIGHT}};
-  hk_column shown[sizeof columns / sizeof columns[0]];
+  hk_column shown[HK_COLUMNS(columns)];
   size_t n = 0;
-  for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+  for (size_t i = 0; i < HK_COLUMNS(columns); i++) {
     const bool mean = strcmp(columns[i].name, "mean ms") == 0;
     const bool cost = strcmp(columns[i].name, "cost/Mtok") == 0;
     if ((!mean || counts_clipped(p)) && (!cost || p->price.per_hour > 0)) shown[n++] = columns[i];

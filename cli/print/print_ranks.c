@@ -9,8 +9,6 @@
 #include "cli/print/print_comparison.h"
 #include "cli/print/table.h"
 
-#define MOST_COLUMNS (HK_MOST_GPUS + 3)
-
 /* -- Rows -------------------------------------------------------------------------------------- */
 
 hk_pair hk_rank_iteration(const hk_rank_validation *rank, int unused) {
@@ -105,7 +103,7 @@ static void add_row(const hk_ranks_validation *v, const row *r, void *with) {
 }
 
 hk_status hk_print_ranks_table(const hk_ranks_validation *v, hk_error *err) {
-  hk_column columns[MOST_COLUMNS] = {{"ms", HK_LEFT}, {"predicted", HK_RIGHT}};
+  hk_column columns[HK_MOST_GPUS + 3] = {{"ms", HK_LEFT}, {"predicted", HK_RIGHT}};
   char names[HK_MOST_GPUS][32];
   for (size_t r = 0; r < v->n; r++) {
     snprintf(names[r], sizeof names[r], "rank %zu", r);
@@ -113,6 +111,7 @@ hk_status hk_print_ranks_table(const hk_ranks_validation *v, hk_error *err) {
     columns[2 + r] = (hk_column){names[r], r < 2 ? HK_RIGHT : HK_RIGHT | HK_SPARE((int)r)};
   }
   columns[2 + v->n] = (hk_column){"error, worst", HK_RIGHT};
+  _Static_assert(HK_COLUMNS(columns) > 0, "a table takes so many columns");
   hk_table table = hk_table_begin(columns, v->n + 3);
   each_row(v, add_row, &table);
   return hk_table_print(&table, err);

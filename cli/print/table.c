@@ -11,7 +11,6 @@
 #include "cli/print/screen.h"
 #include "core/base/grow.h"
 
-#define MOST_COLUMNS  16
 #define BETWEEN       2  /* spaces between columns */
 #define INDENT        4  /* of cells below a row */
 #define LEAST_WRAPPED 12 /* least width of a wrapped column */
@@ -81,8 +80,8 @@ void hk_table_drop(hk_table *table) {
 
 /* Place and width of each column. */
 typedef struct {
-  enum { BESIDE, BELOW, LEFT_OUT } place[MOST_COLUMNS];
-  size_t width[MOST_COLUMNS];
+  enum { BESIDE, BELOW, LEFT_OUT } place[HK_MOST_COLUMNS];
+  size_t width[HK_MOST_COLUMNS];
 } layout;
 
 static int align_of(const hk_table *table, size_t c) {
@@ -174,7 +173,7 @@ static bool is_left(const hk_table *table, const layout *l, const char *const *r
 }
 
 static void print_row(const hk_table *table, const layout *l, char *const *cells) {
-  const char *rest[MOST_COLUMNS];
+  const char *rest[HK_MOST_COLUMNS];
   for (size_t c = 0; c < table->n; c++) rest[c] = cells[c];
   do print_line(table, l, rest);
   while (is_left(table, l, rest));

@@ -27,6 +27,8 @@ typedef struct {
   int layout;
 } hk_column;
 
+#define HK_MOST_COLUMNS 67 /* a column for each rank of a host, and three more */
+
 /* hk_table_print reports failed allocations, so that callers check once. */
 typedef struct {
   const hk_column *columns;
@@ -35,8 +37,13 @@ typedef struct {
   bool failed;
 } hk_table;
 
-/* A table without rows. `columns`, an array for HK_TABLE, must outlive it. */
-#define HK_TABLE(columns) hk_table_begin(columns, sizeof(columns) / sizeof *(columns))
+/* A table without rows, of at most HK_MOST_COLUMNS columns. `columns`, an array for HK_TABLE, must
+ * outlive it. */
+#define HK_TABLE(columns) hk_table_begin(columns, HK_COLUMNS(columns))
+/* Their number. An array of too many does not compile. */
+#define HK_COLUMNS(columns)              \
+  (sizeof(columns) / sizeof *(columns) + \
+   0 * sizeof(char[sizeof(columns) / sizeof *(columns) <= HK_MOST_COLUMNS ? 1 : -1]))
 hk_table hk_table_begin(const hk_column *columns, size_t n);
 /* Begins a row with the cells that the format says, tabs between them: "%s\t%.1f" are two. */
 void hk_table_row(hk_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
