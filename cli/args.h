@@ -40,7 +40,8 @@
   X(SET, "set", 0, TEXT, set, "KEY=VALUE", 0, 0,                                                   \
     "change a quantity of the machine, as 'machine show' names it: dram=400G, pcie.h2d*=2; what "  \
     "depends on it follows; repeatable")                                                           \
-  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS, "GPUs used on each node (default: all)")   \
+  X(GPUS, "gpus", 0, WHOLE, gpus, "N", 1, HK_MOST_GPUS,                                            \
+    "GPUs used on each node (default: all; estimate: 8)")                                          \
   X(JOBS, "jobs", 0, WHOLE, jobs, "N", 1, HK_MOST_GPUS,                                            \
     "equal jobs at once on each node, which share its cores, memory and links (default 1)")        \
   X(NODES, "nodes", 0, WHOLE, nodes, "N", 1, HK_MOST_NODES, "nodes (default 1)")                   \

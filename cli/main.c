@@ -95,6 +95,7 @@ static hk_status check_dash(const hk_command *command, hk_args *args, hk_error *
       "option '--%s': '-' is standard output, which has the report%s; expected a file name ('./-' "
       "for a file called '-')";
   if (is_dash(args->timeline)) return hk_fail(err, HK_INPUT, refused, "timeline", "");
+  if (is_dash(args->table)) return hk_fail(err, HK_INPUT, refused, "csv", "");
   if (is_dash(args->checkpoint_file)) return hk_fail(err, HK_INPUT, refused, "checkpoint", "");
   if (!is_dash(args->output)) return HK_OK;
   if (command->dash == HK_DASH_REFUSED)

@@ -146,8 +146,10 @@ static hk_status add_range(hk_sweep_axis *axis, const cJSON *range, hk_error *er
   const bool steps = cJSON_GetObjectItemCaseSensitive(range, "step") != NULL;
   if (steps == (cJSON_GetObjectItemCaseSensitive(range, "factor") != NULL))
     return hk_fail(err, HK_INPUT, "a range has either a step or a factor");
-  HK_TRY(
-      hk_json_double(range, steps ? "step" : "factor", steps ? 1e-12 : 1 + 1e-6, 1e18, &by, err));
+  HK_TRY(hk_json_double(range, steps ? "step" : "factor", steps ? 1e-12 : 0, 1e18, &by, err));
+  if (!steps && by < 1 + 1e-6)
+    return hk_fail(err, HK_INPUT, "the factor of a range is above 1 (1.000001 or more), not %g",
+                   by);
   if (!steps && from <= 0)
     return hk_fail(err, HK_INPUT, "a range with a factor begins above 0, not at %g", from);
   for (int i = 0;; i++) {

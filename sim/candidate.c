@@ -34,7 +34,8 @@ static hk_status set_overlap(hk_plan *plan, const hk_plan_settings *settings,
 }
 
 /* Refuses a way of summing gradients that the plan cannot have: gradients that are handed over
- * (hk_plan_hands_over) are not summed on the GPU, and DeepSpeed has its own sums. */
+ * (hk_plan_hands_over) are not summed on the GPU, those of ranks that keep weights are, and
+ * DeepSpeed has its own sums. */
 static hk_status check_accumulate(const hk_plan *plan, const hk_plan_settings *settings,
                                   hk_error *err) {
   if (settings->accumulate == NULL || hk_plan_accumulates(plan) == *settings->accumulate ||
@@ -42,6 +43,12 @@ static hk_status check_accumulate(const hk_plan *plan, const hk_plan_settings *s
     return HK_OK;
   if (plan->runtime == HK_RUNTIME_DEEPSPEED)
     return hk_fail(err, HK_INPUT, "--accumulate needs runtime hocket: DeepSpeed has its own sums");
+  if (hk_plan_accumulates(plan) == HK_ACCUMULATE_GPU)
+    return hk_fail(
+        err, HK_INPUT,
+        "accumulate '%s': data-parallel ranks that keep their weights between passes, as "
+        "in a pipeline, sum on the GPU; use 'gpu'",
+        hk_accumulate_names[*settings->accumulate]);
   return hk_fail(err, HK_INPUT,
                  "accumulate '%s': the engine takes gradients as backward makes them and keeps "
                  "their sums in host memory; use 'host'",

@@ -154,7 +154,7 @@ static hk_status one_plan(const hk_training *t, int ranks, const hk_policy *poli
         .gpu_least = peak_of(&graph, WAITING_NONE),
         .weights = hk_model_weight_bytes(model, tp, share, 0, n) +
                    hk_model_all_frozen_bytes(model, tp, share),
-        .host = graph.host_base * ranks,
+        .host = graph.host_base * ranks * hk_job_pp(t->job),
     };
     if (policy == &hk_policy_gpu_only) {
       out->optimizer = hk_state_bytes(t->optimizer, hk_plan_on_route(&plan, HK_ROUTE_RESIDENT));

@@ -110,11 +110,13 @@ static void add_advice(hk_forecast *f, const char *text) {
   snprintf(f->advice + used, sizeof f->advice - used, "%s%s", used > 0 ? ", " : "try ", text);
 }
 
-/* Nodes with which the plan would fit; 0: no number of nodes helps. With ZeRO-3 a rank's weights,
- * state and gradients shrink with the number of ranks; activations and gathered weights do not. */
+/* Nodes with which the plan would fit; 0: no number of nodes is known to help. With ZeRO-3 a rank's
+ * weights, state and gradients shrink with the number of ranks; activations and gathered weights do
+ * not. Ranks that keep their weights between passes, as in a pipeline, keep most of it. */
 static int nodes_needed(const hk_forecast *f) {
   const hk_memory_report *m = &f->result.memory;
   int64_t n[HK_ROUTE_COUNT], gradients = 0;
+  if (f->gpu_short > 0 && hk_job_keeps_weights(&f->plan.job)) return 0;
   hk_plan_route_totals(&f->plan, n);
   for (int r = 0; r < HK_ROUTE_COUNT; r++) {
     const bool stay =
@@ -135,10 +137,19 @@ static void advise_sums(hk_forecast *f, int64_t updated_by_cpu) {
   char text[128], size[16];
   if (plan->job.grad_accum == 1 || updated_by_cpu == 0) return;
   if (hk_plan_accumulates(plan) != HK_ACCUMULATE_GPU) return;
+  hk_plan other = *plan; /* shallow, to ask */
+  other.accumulate = HK_ACCUMULATE_HOST;
   snprintf(text, sizeof text, "%s--grad-accum 1 (sums of gradients take %s)",
-           plan->runtime == HK_RUNTIME_HOCKET ? "--accumulate host or " : "",
+           hk_plan_accumulates(&other) == HK_ACCUMULATE_HOST ? "--accumulate host or " : "",
            hk_format_bytes(HK_BYTES_BF16 * updated_by_cpu, size, sizeof size));
   add_advice(f, text);
+}
+
+static bool takes_ratio(const hk_plan *plan) {
+  const hk_policy *policy;
+  hk_error none;
+  return hk_policy_find(plan->policy, &policy, &none) != HK_OK ||
+         (policy->takes & HK_TAKES_RATIO) != 0;
 }
 
 /* Advice for a plan that does not fit. Each suggestion is about memory that the plan uses. */
@@ -160,15 +171,17 @@ static void advise(hk_forecast *f) {
     if (plan->job.tp < plan->job.gpus && moving > 0)
       add_advice(f, "a larger --tp (GPUs share the weights and activations of a layer)");
     if (n[HK_ROUTE_RESIDENT] > 0) {
-      snprintf(text, sizeof text, "a larger offload --ratio (state on each GPU takes %s)",
+      snprintf(text, sizeof text, "%s (state on each GPU takes %s)",
+               takes_ratio(plan) ? "a larger offload --ratio" : "another --policy, which offloads",
                hk_format_bytes(hk_plan_gpu_state(plan), size, sizeof size));
       add_advice(f, text);
     }
   }
   const hk_bytes resident_room = m->capacity - m->peak;
-  if (f->host_short > 0 && resident_room * hk_job_ranks(&plan->job) > f->host_short) {
-    add_advice(f, "a smaller offload --ratio (GPU memory has room)");
-  }
+  if (f->host_short > 0 && resident_room * hk_job_ranks(&plan->job) > f->host_short)
+    add_advice(f, takes_ratio(plan)
+                      ? "a smaller offload --ratio (GPU memory has room)"
+                      : "another --policy, which offloads less (GPU memory has room)");
   const int nodes = nodes_needed(f);
   if (nodes > plan->job.nodes) {
     snprintf(text, sizeof text, "more GPUs (--nodes %d or more)", nodes);

@@ -283,8 +283,9 @@ const char *hk_overlap_reason(const hk_overlap_search_result *r, const hk_foreca
   SAY(" An iteration takes %.2f x its lower bound (%s)",
       (double)f->iteration_ns / (double)hk_max(1, f->period_bound.period_ns),
       f->period_bound.binding);
-  SAY(" and %.1f ms less than without the overlap (%.1f ms).", hk_ms(r->none_ns - f->iteration_ns),
-      hk_ms(r->none_ns));
+  const hk_ns less = r->none_ns - f->iteration_ns;
+  SAY(" and %.1f ms %s than without the overlap (%.1f ms)%s.", hk_ms(less < 0 ? -less : less),
+      less < 0 ? "more" : "less", hk_ms(r->none_ns), less < 0 ? ": leave out --overlap" : "");
   SAY(" Chosen among %d plans; the closed form says %.1f ms.", r->simulations,
       hk_ms(r->closed_form_ns));
   return buffer;

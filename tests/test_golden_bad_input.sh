@@ -442,5 +442,21 @@ for command in "plan -o never.json" "simulate --policy zero-offload"; do
   grep -q "does not fit\|host memory" out || fail "llama-3-70b on polaris, $command: no report"
 done
 [ ! -e never.json ] || fail "llama-3-70b on polaris: wrote a plan that does not fit"
+# Advice names nothing that is refused, or that does not help.
+pipeline="--model llama-3-8b --machine dgx-h100-8x80gb --runtime hocket --pp 2 --grad-accum 2"
+expect 2 "accumulate 'host': data-parallel ranks that keep their weights .* use 'gpu'" \
+  plan $pipeline --accumulate host
+"$hocket" plan --model llama-3-70b --machine dgx-a100-8x80gb --pp 4 --grad-accum 8 --runtime hocket \
+  --policy gpu-only >out 2>err
+! grep -qE -- "--accumulate host|more GPUs" err || fail "advice for a pipeline: $(cat err)"
+grep -q "does not fit: GPU memory" err || fail "gpu-only of a pipeline: $(cat err)"
+expect_advice() {
+  "$hocket" "${@:2}" >out 2>err
+  grep -qE -- "$1" err || fail "${*:2}: said '$(cat err)'"
+}
+expect_advice "another --policy, which offloads \(state" \
+  simulate --model llama-2-13b --machine polaris-a100-4x40gb --policy gpu-only
+expect_advice "a larger offload --ratio" \
+  simulate --model llama-2-13b --machine polaris-a100-4x40gb --policy twinflow --ratio 0.1
 
 finish "bad input"

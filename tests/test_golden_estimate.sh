@@ -87,6 +87,12 @@ ok estimate --model llama-2-7b
 ! grep -q note out || fail "notes on a model that is read in full: $(grep note out)"
 expect 2 "--frozen-bytes needs --lora RANK or --trainable X" estimate --model gpt2 --frozen-bytes 1
 expect 2 "one of them says what is trained" estimate --model gpt2 --lora 8 --trainable 0.1
+# A pipeline's stages share the host.
+ok estimate --model llama-3-8b --pp 2 --gpus 2
+prints "on each of 2 GPUs \(pp\); .* GiB GPU \+ 119\.7 GiB host"
+ok estimate --model llama-3-8b --tp 2 --gpus 2
+prints "on each of 2 GPUs \(tp\); .* GiB GPU \+ 119\.7 GiB host"
+
 expect 2 "--model NAME\|FILE is needed" estimate
 expect 2 "tp 3 does not divide" estimate --model gpt2 --tp 3
 expect 2 "'--machine' is not an option of this command" estimate --model gpt2 --machine h200-16c

@@ -21,6 +21,7 @@ expect 3 "plotly.min.js: .*scripts/plotly gets it" report plan.json -o page.html
 echo "const Plotly = 'a library';" >share/report/plotly.min.js
 expect 2 "-o FILE is needed" report plan.json
 expect 2 "too few arguments" report -o page.html
+expect 2 "'plan.json' is an input and would be replaced" report plan.json -o plan.json
 expect 2 "none.json: .*No such file" report none.json -o page.html
 echo '{"schema": "hocket.machine/1"}' >machine.json
 expect 2 "machine.json: a document 'hocket.machine/1' has no page; expected a plan" \

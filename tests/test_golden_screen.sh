@@ -27,7 +27,9 @@ fits 80 "validate runs"
 
 seven="--model llama-2-7b --machine polaris-a100-4x40gb"
 for command in "plan $seven" "plan $seven --explain" "plan --model gpt2 --machine made-up-node" \
-  "simulate $seven --policy interleave --stride 2" "simulate $seven --policy twinflow --ratio 0.4 \
+  "simulate $seven --policy interleave --stride 2" \
+  "simulate --model llama-2-13b --machine polaris-a100-4x40gb --gpus 1 --nodes 2 --policy interleave \
+  --stride 3 --ratio 0.9" "trace show 1" "simulate $seven --policy twinflow --ratio 0.4 \
   --runtime deepspeed" "simulate plan.json" "machine list" "machine show h200-16c" \
   "machine show h200-node-4x-64c" "model list" "model show gpt2 --tensors" "trace list" \
   "machine diff h200-16c node.json" "run plan.json --backend host --steps 1"; do

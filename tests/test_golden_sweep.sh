@@ -92,6 +92,9 @@ for i in 3 1 4; do ok sweep spec.json -o part$i.db --shard $i/4 --quiet; done
 status=0
 "$hocket" sweep --merge -o all.db part1.db part3.db part4.db --quiet >out 2>err || status=$?
 said 1 "72 of 96 rows are in 'all.db'" "merge of three" $status
+status=0
+"$hocket" sweep all.db --query cheapest >out 2>err || status=$?
+said 0 "warning: 'all.db' has 72 of 96 rows: its sweep is unfinished, or it is one shard" "query" $status
 ok sweep spec.json -o part2.db --shard 2/4 --quiet
 ok sweep --merge -o all.db part2.db part4.db --csv merged.csv --quiet
 cmp -s merged.csv rows.csv || fail "merged: other rows"
@@ -229,6 +232,11 @@ ok sweep spec.db --query break-even --json
 grep -q '"with_over_without":' out || fail "break-even --json: $(cat out)"
 # Nothing fits: exit 1.
 echo '{"model": "llama-3.1-405b", "machine": "workstation-rtx4090-ddr5"}' >no.json
+refuse "key 'tp': the factor of a range is above 1 .*, not 1" \
+  "$good\"tp\": {\"from\": 1, \"to\": 2, \"factor\": 1}}"
+expect 2 "'no.json' is an input and would be replaced; name another file" \
+  sweep no.json --csv no.json
+expect 2 "option '--csv': '-' is standard output" sweep no.json --csv -
 status=0
 "$hocket" sweep no.json --quiet >out 2>err || status=$?
 said 1 "no row fits: 1 do not, 0 are not possible" "nothing fits" $status

@@ -68,7 +68,12 @@ static void print_answer(const estimate *e) {
   const hk_way way = e->ways[HK_WAY_OFFLOAD].ranks > 0 ? HK_WAY_OFFLOAD : HK_WAY_STREAM;
   const hk_footprint *all = &e->ways[HK_WAY_GPU], *offload = &e->ways[way];
   char alone[128], offloaded[128], peak[64], jobs[32], each[40] = "one GPU";
-  if (e->job.tp > 1) snprintf(each, sizeof each, "each of %d GPUs (tp)", e->job.tp);
+  const int pp = hk_job_pp(&e->job);
+  if (e->job.tp * pp > 1)
+    snprintf(each, sizeof each, "each of %d GPUs (%s)", e->job.tp * pp,
+             pp == 1          ? "tp"
+             : e->job.tp == 1 ? "pp"
+                              : "tp, pp");
   hk_print_text(
       0, 2,
       "%sneeds %.1f GiB on %s; %s GiB GPU + %.1f GiB host%s with offload; smallest GPU: %s; "

@@ -17,6 +17,7 @@ static hk_status read_all(const hk_args *args, cJSON *inputs, bool *ok, hk_error
 static hk_status run(const hk_args *args, hk_error *err) {
   if (!args->output) return hk_fail(err, HK_INPUT, "-o FILE is needed, the page to write");
   HK_TRY(hk_emit_check_output(args->output, err));
+  HK_TRY(hk_emit_check_input(args->output, args->operands, args->n_operands, err));
   bool ok = true;
   cJSON *data = hk_emit_begin("hocket.page/1", &ok);
   hk_put_string(data, "version", HK_BUILD, &ok);

@@ -52,10 +52,24 @@ static hk_status print_summary(const hk_args *args, const char *path,
   return hk_emit_print(root, ok, err);
 }
 
+/* Answers from some of the rows are not those of the sweep. */
+static void warn_of_missing(const hk_args *args, const char *path, const hk_sweep_spec *spec,
+                            int64_t rows) {
+  const int64_t all = hk_sweep_count(spec);
+  char there[32], wanted[32];
+  if (args->quiet || rows >= all) return;
+  fprintf(stderr,
+          "hocket sweep: warning: '%s' has %s of %s rows: its sweep is unfinished, or it is one "
+          "shard\n",
+          path, hk_format_count(rows, there, sizeof there),
+          hk_format_count(all, wanted, sizeof wanted));
+}
+
 static hk_status answer(const hk_args *args, const char *path, const hk_sweep_database *database,
                         hk_error *err) {
   hk_sweep_rows rows;
   hk_status status = hk_sweep_rows_load(database->store, &database->spec, &rows, err);
+  if (status == HK_OK) warn_of_missing(args, path, &database->spec, rows.all);
   if (status == HK_OK && args->given & HK_OPTION(QUERY))
     status = hk_sweep_answer(args, (hk_sweep_question)args->query, &database->spec, &rows, err);
   else if (status == HK_OK)
@@ -74,6 +88,7 @@ static hk_status answer(const hk_args *args, const char *path, const hk_sweep_da
 
 /* Options that a database fixes, and those that --merge does not take. */
 static hk_status check_options(const hk_args *args, bool database, hk_error *err) {
+  HK_TRY(hk_emit_check_input(args->table, args->operands, args->n_operands, err));
   const hk_option_set fixed = HK_OPTION(SET) | HK_OPTION(SAMPLE) | HK_OPTION(SEED) |
                               HK_OPTION(SHARD) | (database ? HK_OPTION(OUTPUT) : 0);
   if (args->n_operands > 1 && !args->merge)

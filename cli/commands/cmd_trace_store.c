@@ -167,9 +167,10 @@ static void print_plan(const hk_plan *plan) {
   char count[32], piece[32];
   int64_t numel = 0;
   for (size_t i = 0; i < plan->n_subgroups; i++) numel += plan->subgroups[i].numel;
-  printf(
+  hk_print_text(
+      0, 2,
       "plan: %s runtime; a rank of %d has %s parameters in %zu subgroups, %d CPU threads and %d "
-      "buffers of %s\n",
+      "buffers of %s",
       hk_runtime_name(plan->runtime), plan->job.gpus * plan->job.nodes,
       hk_format_count(numel, count, sizeof count), plan->n_subgroups, plan->cpu_threads,
       plan->buffers, hk_format_count(plan->piece_numel, piece, sizeof piece));
@@ -190,8 +191,8 @@ static void print_heading(const hk_loaded_timeline *loaded) {
   printf("graph: %zu operations, %zu lanes, hash %s\n", loaded->graph.n_ops, loaded->graph.n_lanes,
          hash);
   if (loaded->profile)
-    printf("profile: %s, %s\n", hk_json_text_or(loaded->profile, "name", ""),
-           hk_json_text_or(loaded->profile, "description", ""));
+    hk_print_text(0, 2, "profile: %s, %s", hk_json_text_or(loaded->profile, "name", ""),
+                  hk_json_text_or(loaded->profile, "description", ""));
   if (loaded->fingerprint) hk_print_fingerprint("fingerprint:", loaded->fingerprint);
 }
 

@@ -43,3 +43,17 @@ hk_status hk_emit_check_output(const char *path, hk_error *err) {
   hk_outfile_abort(file);
   return HK_OK;
 }
+
+static bool same_file(const char *a, const char *b) {
+  struct stat x, y;
+  return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
+         x.st_ino == y.st_ino;
+}
+
+hk_status hk_emit_check_input(const char *path, char *const *inputs, int n, hk_error *err) {
+  for (int i = 0; path && i < n; i++)
+    if (same_file(path, inputs[i]))
+      return hk_fail(err, HK_INPUT, "'%s' is an input and would be replaced; name another file",
+                     path);
+  return HK_OK;
+}

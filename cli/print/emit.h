@@ -17,6 +17,8 @@ hk_status hk_emit_flush(hk_error *err);
 /* Fails if the file cannot be written. For checks before long work. Pipes, devices and NULL pass
  * untested. */
 hk_status hk_emit_check_output(const char *path, hk_error *err);
+/* Fails if the file is one of the n inputs, which it would replace. NULL passes. */
+hk_status hk_emit_check_input(const char *path, char *const *inputs, int n, hk_error *err);
 
 /* '-o -': the document goes to stdout instead of the report (hk_command's `dash`). */
 bool hk_emit_instead(const char *output);

@@ -150,12 +150,15 @@ static void print_settings(const hk_forecast *forecast, const hk_machine *machin
   hk_plan_route_totals(plan, totals);
   hk_report_optimizer(plan, machine, false);
   hk_report_sums(plan);
-  printf("parameters per rank by route:");
-  for (int route = 0; route < HK_ROUTE_COUNT; route++)
+  char routes[160] = "";
+  for (int route = 0; route < HK_ROUTE_COUNT; route++) {
+    const size_t used = strlen(routes);
     if (totals[route] > 0)
-      printf(" %s %s", hk_route_name((hk_route)route),
-             hk_format_count(totals[route], count, sizeof count));
-  printf("\n\n");
+      snprintf(routes + used, sizeof routes - used, " %s %s", hk_route_name((hk_route)route),
+               hk_format_count(totals[route], count, sizeof count));
+  }
+  hk_print_text(0, 2, "parameters per rank by route:%s", routes);
+  putchar('\n');
 }
 
 static void print_period(const hk_forecast *forecast) {
@@ -163,7 +166,7 @@ static void print_period(const hk_forecast *forecast) {
   printf("exposed    %10.1f ms   of the update, while forward waits for weights\n",
          hk_ms(forecast->exposed_update_ns));
   if (forecast->plan.overlap == HK_OVERLAP_BOTH)
-    printf("ahead      %10s      parameters updated before the gradient norm is known\n",
+    printf("ahead      %10s      parameters updated before the norm is known\n",
            hk_format_count(hk_plan_ahead(&forecast->plan), count, sizeof count));
   if (forecast->held_ns > 0)
     printf("clipped    %10.1f ms   iteration in which clipping acts: nothing runs ahead\n",

@@ -57,7 +57,7 @@ static hk_status check_runtime(hk_runtime runtime, const hk_job *job, const hk_m
   if (model->frozen != NULL) {
     return hk_fail(err, HK_INPUT,
                    "%s has frozen parameters: hocket knows what DeepSpeed does if all are trained; "
-                   "use runtime hocket",
+                   "leave out --lora or --trainable, or use runtime hocket",
                    model->name);
   }
   if (hk_job_pp(job) > 1 || job->sequence_parallel) {
