@@ -199,12 +199,15 @@ class Attachment:
 
     def hook_gradients(self, params: List[Tensor]) -> None:
         """Registers a hook on each large parameter that requires a gradient and has no hook yet. Of
-        a sharded model on each: the gradients of a block come together, when they are reduced."""
+        a sharded model on each: the gradients of a block come together, when they are reduced. With
+        ``accumulate=torch.float32`` on each of another type: autograd would add in that type."""
+        wider = self.optimizer()._settings.accumulate
         for param in params:
+            small = param.numel() < HOOK_NUMEL and wider in (None, param.dtype)
             if (
                 id(param) in self._hooked
                 or not param.requires_grad
-                or (param.numel() < HOOK_NUMEL and self.shards is None)
+                or (small and self.shards is None)
                 or self.replicas is not None
                 or id(param) not in self.names
             ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+from operator import is_
 from typing import (
     Any,
     Callable,
@@ -181,7 +182,7 @@ class Binding:
         every = [param for group in param_groups for param in group["params"]]
         left = [param for param in every if id(param) not in self.index]
         self.empty = [p for p in left if p.requires_grad and not ranks.local(p).numel()]
-        self._count = len(every)
+        self._groups_then = [list(group["params"]) for group in param_groups]
         self._frozen = [param for param in left if ranks.local(param).numel()]
         self.device = _one_device(self.names, self.parts)
         self.backend = _backend(settings.backend, self.device)
@@ -341,8 +342,11 @@ class Binding:
             )
 
     def has_all(self, param_groups: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the optimizer has as many parameters as when it was bound."""
-        return sum(len(group["params"]) for group in param_groups) == self._count
+        """Whether each group has the parameters that it had when it was bound, in that order."""
+        return len(param_groups) == len(self._groups_then) and all(
+            len(group["params"]) == len(then) and all(map(is_, group["params"], then))
+            for group, then in zip(param_groups, self._groups_then)
+        )
 
     def check_frozen(self) -> None:
         """HocketUsageError where a parameter that was frozen when it was bound has a gradient."""

@@ -177,11 +177,14 @@ def load_state_dict(opt: "AdamW", given: Mapping[str, Any]) -> None:
 
 
 def _load_groups(opt: "AdamW", groups: List[Dict[str, Any]]) -> None:
+    every = []
     for mine, its in zip(opt.param_groups, groups):
         merged = {**mine, **its, "params": mine["params"]}
         if "param_names" in mine:
             merged["param_names"] = mine["param_names"]
         check_group(merged)
+        every.append(merged)
+    for mine, merged in zip(opt.param_groups, every):  # all of them, or none
         mine.clear()
         mine.update(merged)
 
@@ -192,7 +195,9 @@ def _check_state(state: Mapping[Tensor, Mapping[str, Any]]) -> None:
             raise HocketUsageError(
                 "the state_dict has max_exp_avg_sq: amsgrad=True is not supported by hocket.AdamW"
             )
-        for key in partitions.MOMENTS:
+        for key in (*partitions.MOMENTS, "master_weight"):
+            if key == "master_weight" and not isinstance(entry.get(key), Tensor):
+                continue  # torch's has none
             if not isinstance(entry.get(key), Tensor):
                 raise HocketUsageError(
                     f"the state_dict has no '{key}' for a parameter of shape "

@@ -16,6 +16,7 @@ import os
 import threading
 import warnings
 from collections import defaultdict
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
 
 from torch import Tensor
@@ -46,6 +47,7 @@ def save(opt: "AdamW", path: str, wait: bool) -> None:
             write_pair(engine.save, path, _groups(opt))
             return
         finish(opt)  # another thread may have begun to save
+        path = os.path.abspath(path)  # the program may change its folder meanwhile
         opt._writer = Writer(engine.snapshot(), path, _groups(opt))
         opt._writer.start()
 
@@ -140,7 +142,13 @@ def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
             continue
         if isinstance(value, Tensor):
             value = float(value)
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            value = int(value)  # numpy's, too
+        elif isinstance(value, Real) and not isinstance(value, bool):
+            value = float(value)
         if isinstance(value, (tuple, list)):
+            if not all(isinstance(item, (Real, Tensor)) for item in value):
+                continue
             value = [float(item) for item in value]
         if value is None or isinstance(value, (bool, int, float, str, list)):
             out[key] = value

@@ -423,7 +423,8 @@ class HandOver:
             numbers = [n for n, held in enumerate(self.live) if held]
             products = [self._product(number, values) for number in numbers]
             self._scaled = True
-            if all(product == products[0] for product in products):
+            same = all(product == products[0] for product in products)
+            if same and 0 < products[0] < float("inf"):  # what the engine takes
                 self.binding.engine.scale(products[0])
             else:
                 self.binding.engine.scale(1.0)

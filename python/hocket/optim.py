@@ -358,7 +358,8 @@ class AdamW(Optimizer):
         steps.settle(self._state)
         if not steps.binding.has_all(self.param_groups) or partitions.replaced(self):
             raise HocketUsageError(
-                "parameters were added to a param group, removed or replaced after the first step: "
+                "parameters were added to a param group, removed, replaced or moved to another "
+                "group after the first step: "
                 "make a new hocket.AdamW and load this one's state_dict() into it"
             )
         return steps.prepare(self.param_groups, self._state)
@@ -504,6 +505,7 @@ class AdamW(Optimizer):
     def timeline(self) -> Dict[str, Any]:
         """What was recorded (schema hocket.spans/1). With several ranks each has its own; ``rank``,
         ``ranks`` and ``host`` say whose it is."""
+        self.bind()
         self.finish_update()
         return {**self.binding().engine.timeline(), **ranks.whose()}
 

@@ -145,3 +145,31 @@ def test_the_bits_are_those_of_a_plain_loop(run, overlap, monkeypatch, tmp_path)
     model, opt = run(overlap, tmp_path)
     assert opt.last_step.step == CASE.steps and opt.grad_norm == norms[-1]
     assert_same(opt, model, expected, other)
+
+
+@pytest.mark.parametrize("overlap", ["none", "forward", "both"])
+@pytest.mark.parametrize("large", [False, True])
+def test_small_gradients_add_in_fp32_too(overlap, large, monkeypatch):
+    """autograd would add them in their own type, if they were left to step()."""
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 1 << 15)
+    torch.manual_seed(1)
+    layers = {"small": nn.Linear(64, 64, bias=False)}
+    if large:
+        layers["large"] = nn.Linear(200, 200, bias=False)
+    model = nn.ModuleDict(layers).bfloat16()
+    opt = hocket.AdamW(
+        model.parameters(), cpu_threads=1, overlap=overlap, accumulate=torch.float32
+    )
+    opt.attach(model)
+    weight, exact = model["small"].weight, torch.zeros(64, 64)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        loss = model["small"](torch.randn(8, 64).bfloat16()).float().square().mean()
+        (grad,) = torch.autograd.grad(loss, weight, retain_graph=True)
+        exact += grad.float()
+        if large:
+            loss = loss + model["large"](torch.randn(2, 200).bfloat16()).float().square().mean()
+        loss.backward()
+    opt.step()
+    opt.synchronize()
+    assert torch.allclose(opt.state[weight]["exp_avg"], 0.1 * exact, rtol=1e-5, atol=0)

@@ -355,3 +355,51 @@ def test_messages_of_the_troubleshooting_page_exist(root):
     quoted = re.findall(r"^\| `([^`]+)` \|", page, re.M)
     assert len(quoted) > 20
     assert [message for message in quoted if message not in text] == []
+
+
+@pytest.mark.parametrize("change", ["replaced", "moved"])
+def test_other_parameters_in_the_groups_are_refused(change):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    groups = [{"params": list(layer.parameters())} for layer in model]
+    opt = hocket.AdamW(groups, cpu_threads=1)
+    for _ in range(2):
+        model(torch.ones(2, 8)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+    first, second = (group["params"] for group in opt.param_groups)
+    if change == "replaced":
+        model[0].weight = first[0] = nn.Parameter(torch.zeros(8, 8))
+    else:
+        second.append(first.pop(0))
+    model(torch.ones(2, 8)).sum().backward()
+    with pytest.raises(HocketUsageError, match="replaced or moved to another"):
+        opt.step()
+
+
+def test_a_refused_state_dict_changes_no_group():
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    opt = hocket.AdamW([{"params": list(layer.parameters())} for layer in layers], cpu_threads=1)
+    saved = opt.state_dict()
+    saved["param_groups"][0]["lr"] = 0.5
+    saved["param_groups"][1]["amsgrad"] = True
+    with pytest.raises(HocketUsageError, match="amsgrad"):
+        opt.load_state_dict(saved)
+    assert [group["lr"] for group in opt.param_groups] == [1e-3, 1e-3]
+
+
+def test_a_master_weight_of_another_shape_is_refused_before_anything_changes():
+    layer = nn.Linear(4, 4, bias=False)
+    opt = hocket.AdamW(layer.parameters(), cpu_threads=1)
+    layer(torch.ones(2, 4)).sum().backward()
+    opt.step()
+    saved = opt.state_dict()
+    saved["state"][0]["master_weight"] = torch.zeros(3)
+    with pytest.raises(HocketUsageError, match="'master_weight' of shape"):
+        opt.load_state_dict(saved)
+    opt.step()
+
+
+def test_a_timeline_before_the_first_step_says_that_nothing_is_recorded():
+    opt = hocket.AdamW(nn.Linear(4, 4).parameters(), cpu_threads=1)
+    with pytest.raises(HocketError, match="nothing is recorded"):
+        opt.timeline()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -258,3 +259,43 @@ del opt
     opt = hocket.AdamW(nn.Linear(2000, 2000).parameters(), cpu_threads=1)
     opt.load(tmp_path / "state")
     assert opt.checksum() == done.stdout.strip()
+
+
+def test_the_folder_may_change_while_a_file_is_written(tmp_path, monkeypatch):
+    layer = nn.Linear(64, 64)
+    opt = hocket.AdamW(layer.parameters(), cpu_threads=1)
+    layer(torch.ones(2, 64)).sum().backward()
+    opt.step()
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    write, moved = files.write_pair, threading.Event()
+
+    def later(*args):
+        moved.wait()
+        write(*args)
+
+    monkeypatch.setattr(files, "write_pair", later)
+    monkeypatch.chdir(here)
+    opt.save("state", wait=False)
+    monkeypatch.chdir(there)
+    moved.set()
+    opt.finish_save()
+    assert sorted(os.listdir(here)) == ["state", "state.json"] and not os.listdir(there)
+
+
+def test_options_of_groups_are_saved_as_far_as_json_holds_them(tmp_path):
+    def made(**options):
+        layer = nn.Linear(4, 4)
+        opt = hocket.AdamW([{"params": list(layer.parameters()), **options}], cpu_threads=1)
+        layer(torch.ones(2, 4)).sum().backward()
+        opt.step()
+        return opt
+
+    opt = made(tags=["a", "b"], stages=(None, 1))
+    opt.param_groups[0]["lr"] = np.float32(0.25)
+    opt.param_groups[0]["weight_decay"] = np.int64(1)
+    opt.save(str(tmp_path / "state"))
+    other = made()
+    other.load(str(tmp_path / "state"))
+    assert other.param_groups[0]["lr"] == 0.25 and other.param_groups[0]["weight_decay"] == 1

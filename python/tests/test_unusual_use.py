@@ -419,3 +419,20 @@ def test_weights_stay_until_the_update_that_writes_them_has_ended(copied, monkey
     gc.collect()
     assert gone == [0]
     assert all(weight.expired() for weight in weights)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+def test_all_gradients_may_be_multiplied_by_zero_or_a_negative_number(factor):
+    model, other = make("gpt"), make("gpt")
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1)
+    expected = ReferenceAdamW(other.parameters())
+    opt.attach(model)
+    for batch in batches(2):
+        for m, o in ((model, opt), (other, expected)):
+            m(batch).backward()
+            for p in m.parameters():
+                if p.grad is not None:
+                    p.grad.mul_(factor)
+            o.step()
+            o.zero_grad()
+    assert_same(opt, model, expected, other)
