@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 class GradientHandle(Tensor):
     """A gradient that the engine holds, in ``p.grad`` of an attached model: a tensor without
-    storage. Made by hocket only."""
+    storage, of the type that torch demands there (``p.grad_dtype``). Made by hocket only."""
 
     _owner: "weakref.ref[HandOver]"
     _number: int
@@ -42,7 +42,7 @@ class GradientHandle(Tensor):
             cls,
             param.size(),
             strides=param.stride(),
-            dtype=param.dtype,
+            dtype=getattr(owner.binding.params[number], "grad_dtype", None) or param.dtype,
             device=param.device,
             requires_grad=False,
         )
