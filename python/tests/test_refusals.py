@@ -307,7 +307,9 @@ def test_attach_refuses_parallel_wrappers(tmp_path):
         opt = hocket.AdamW(ddp.parameters(), cpu_threads=2)  # as a drop-in it works
         ddp(torch.ones(2, 4)).sum().backward()
         opt.step()
-        flat = torch.distributed.fsdp.FullyShardedDataParallel(
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        flat = FullyShardedDataParallel(
             nn.Linear(4, 4), device_id=torch.device("cpu")
         )
         with pytest.raises(HocketUsageError, match="FullyShardedDataParallel: attach a plain"):
