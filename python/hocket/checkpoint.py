@@ -8,7 +8,7 @@ import warnings
 from collections import defaultdict
 from copy import deepcopy
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -216,17 +216,27 @@ def _replace_state(opt: "AdamW", state: Dict[Tensor, Dict[str, Any]]) -> None:
     steps, binding = opt.steps(), opt.binding()
     opt.finish_update()
     opt._broken_load = "a state_dict"
-    for number, param in enumerate(binding.params):
-        if steps.has_state[number] and param not in state:
-            zeros = torch.zeros(binding.parts[number].shape)
-            binding.write(_abi.M, number, zeros)
-            binding.write(_abi.V, number, zeros)
-            binding.engine.set_tensor_step(number, 0)
+    has = steps.has_state
+    start_anew(opt, [n for n, param in enumerate(binding.params) if has[n] and param not in state])
     opt.state = defaultdict(dict)
     write_state(binding, state)
     binding.read_versions()
     steps.show(opt.state, state)
     opt._broken_load = None
+
+
+def start_anew(opt: "AdamW", numbers: Sequence[int]) -> None:
+    """Momentum, variance and step count of these tensors become 0, as in torch where ``opt.state``
+    has no entry. Masters stay."""
+    if numbers:
+        opt.finish_update()
+    binding = opt.binding()
+    for number in numbers:
+        zeros = torch.zeros(binding.parts[number].shape)
+        binding.write(_abi.M, number, zeros)
+        binding.write(_abi.V, number, zeros)
+        binding.engine.set_tensor_step(number, 0)
+        opt.steps().has_state[number] = 0
 
 
 def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> None:

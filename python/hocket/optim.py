@@ -362,6 +362,7 @@ class AdamW(Optimizer):
                 "group after the first step: "
                 "make a new hocket.AdamW and load this one's state_dict() into it"
             )
+        checkpoint.start_anew(self, steps.removed(self.state))
         return steps.prepare(self.param_groups, self._state)
 
     def _state(self) -> State:

@@ -92,6 +92,13 @@ class Steps:
                 state[self.binding.params[number]] = StateView(self.binding, number)
                 self.has_state[number] = 1
 
+    def removed(self, state: State) -> List[int]:
+        """The tensors whose entries the program has removed from ``opt.state``."""
+        if len(state) >= self.has_state.count(1):
+            return []
+        params = self.binding.params
+        return [n for n, has in enumerate(self.has_state) if has and params[n] not in state]
+
     # -- Weights that the program writes --------------------------------------------------------
 
     def follow_weights(self, state: Current) -> None:

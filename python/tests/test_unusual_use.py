@@ -6,7 +6,7 @@ import gc
 import signal
 import threading
 import types
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 
 import pytest
 import torch
@@ -436,3 +436,26 @@ def test_all_gradients_may_be_multiplied_by_zero_or_a_negative_number(factor):
             o.step()
             o.zero_grad()
     assert_same(opt, model, expected, other)
+
+
+@pytest.mark.parametrize("overlap", ["drop-in", "none", "forward", "both"])
+@pytest.mark.parametrize("how", ["clear", "assign"])
+def test_state_that_the_program_removes_starts_from_zero(overlap, how):
+    model, other = make("gpt", torch.float32), make("gpt", torch.float32)
+    attached = overlap != "drop-in"
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap=overlap if attached else "none")
+    expected = ReferenceAdamW(other.parameters())
+    if attached:
+        opt.attach(model)
+    for step, batch in enumerate(batches(5)):
+        for m, o in ((model, opt), (other, expected)):
+            m(batch).backward()
+            if step == 3:
+                if how == "clear":
+                    o.state.clear()
+                else:
+                    o.state = defaultdict(dict) if o is opt else {}
+            o.step()
+            o.zero_grad()
+    assert_same(opt, model, expected, other)
+    assert len(opt.state_dict()["state"]) == len(expected.state)
