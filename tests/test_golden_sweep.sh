@@ -88,7 +88,7 @@ sed -i 's/"description":[[:space:]]*"/&not /' mine.json
 expect 2 "when a model or a machine had other content" sweep m.json --quiet
 
 # Shards, in any order and number; --merge says what is missing.
-for i in 3 1 4; do ok sweep spec.json -o part$i.db --shard $i/4 --quiet; done
+for i in 3 1 4; do ok sweep spec.json -o part$i.db --shard $i/4; done
 status=0
 "$hocket" sweep --merge -o all.db part1.db part3.db part4.db --quiet >out 2>err || status=$?
 said 1 "72 of 96 rows are in 'all.db'" "merge of three" $status

@@ -57,7 +57,7 @@ static void warn_of_missing(const hk_args *args, const char *path, const hk_swee
                             int64_t rows) {
   const int64_t all = hk_sweep_count(spec);
   char there[32], wanted[32];
-  if (args->quiet || rows >= all) return;
+  if (args->quiet || args->given & HK_OPTION(SHARD) || rows >= all) return;
   fprintf(stderr,
           "hocket sweep: warning: '%s' has %s of %s rows: its sweep is unfinished, or it is one "
           "shard\n",
