@@ -67,7 +67,9 @@ prints '"kind":[[:space:]]*"measured"'
 ok trace show 1
 prints "^timeline 1: predicted, interleave k=2, tiny$"
 prints "^made $made by hocket [0-9.]+"
-prints "^plan: hocket runtime; a rank of 1 has [0-9,]+ parameters in 6 subgroups, 2 CPU"
+grep -A 1 "^plan:" out | tr -s '\n ' ' ' | # on two lines
+  grep -qE "^plan: hocket runtime; a rank of 1 has [0-9,]+ parameters in 6 subgroups, 2 CPU threads" ||
+  fail "no plan in '$(head -c 600 out)'"
 prints "^graph: [0-9]+ operations, [0-9]+ lanes, hash [0-9a-f]{16}$"
 prints "^profile: h200-16c, One H200"
 prints "^forward +[0-9.]+$"
