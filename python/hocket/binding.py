@@ -154,6 +154,8 @@ class Binding:
         device: the device of all parameters.
         addresses: where each parameter lay when it was bound.
         versions: version of each parameter when read_versions() was called.
+        loaded: masters of a state_dict that do not round to the weights, until the next step. The
+            model's weights may be loaded after the optimizer's state.
         direct: looks at all parameters by one call; None: Python looks at each.
     """
 
@@ -197,6 +199,7 @@ class Binding:
         self.direct = self.direct_of(range(len(self.params)))
         self.versions = self.direct.versions if self.direct else array.array("q")
         self.read_versions()
+        self.loaded: Dict[int, Tensor] = {}
         self.hyper = [hyper(group) for group in param_groups]
         self.stream = self._stream_function()
         if self.device.type == "cuda":
@@ -467,12 +470,17 @@ class Binding:
 
     def follow_weights(self) -> None:
         """Masters follow weights that were written since read_versions(): where a master does not
-        round to its weight any more, it becomes the weight."""
+        round to its weight any more, it becomes the weight. Where the state_dict that was loaded
+        since has a master that rounds to the weight, that one counts."""
         if self.unchanged():
             return
         for number, param in enumerate(self.params):
             if ranks.version(param) != self.versions[number]:
-                self.refresh_master(number)
+                loaded = self.loaded.pop(number, None)
+                if loaded is None:
+                    self.refresh_master(number)
+                else:
+                    self.merge_master(number, loaded)
                 self.versions[number] = ranks.version(param)
 
 

@@ -242,6 +242,7 @@ def start_anew(opt: "AdamW", numbers: Sequence[int]) -> None:
 def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> None:
     """Writes loaded state into an engine whose masters have just been made from the weights."""
     stale = without = 0
+    binding.loaded.clear()
     for param, entry in state.items():
         number = binding.index.get(id(param))
         if number is None:
@@ -254,13 +255,18 @@ def write_state(binding: Binding, state: Mapping[Tensor, Mapping[str, Any]]) -> 
             pass  # the weight is the master
         elif master is not None:
             master = ranks.part_of(param, master.detach())
-            stale += binding.merge_master(number, master.cpu().float())
+            master = master.cpu().float()
+            count = binding.merge_master(number, master)
+            if count:
+                binding.loaded[number] = master
+            stale += count
         else:
             without += 1
     if stale:
         warnings.warn(
             f"hocket: {stale} loaded master weights do not round to the model's weights; the "
-            "weights count (load the model's checkpoint of the same step for an exact resume)"
+            "weights count, unless the model's checkpoint of the same step is loaded before the next "
+            "step"
         )
     if without:
         warnings.warn(

@@ -219,6 +219,7 @@ def _load(opt: "AdamW", path: str, sidecar: Dict[str, Any]) -> None:
     binding.engine.weights_from_masters(-1, binding.stream())
     increment_versions(binding.params)
     binding.read_versions()
+    binding.loaded.clear()
     opt.state = defaultdict(dict)
     opt.steps().show(opt.state, {})
     opt._awaited = None

@@ -121,6 +121,7 @@ class Steps:
         if not self.binding.unchanged():
             self.binding.check_in_place()
             self.follow_weights(state)
+        self.binding.loaded.clear()
         self.follow_data()
         held = self.handover.collect()
         if held:

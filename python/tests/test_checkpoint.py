@@ -409,6 +409,47 @@ def test_distributed_checkpoint(tmp_path):
     finish(CASE, model, opt, schedule, 6)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_set_state_dict_loads_the_optimizer_first(again):
+    """torch's set_state_dict loads the model's weights after the optimizer's state: masters are exact
+    all the same. `again`: state and weights of another step are replaced."""
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_state_dict,
+        set_state_dict,
+    )
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    model, opt, schedule, _ = train(CASE, True, steps=6, overlap="forward")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        weights, state = copy.deepcopy(get_state_dict(model, opt, options=options))
+        saved = schedule.state_dict()
+        if again:
+            model, opt, schedule, _ = train(CASE, True, steps=2, overlap="forward")
+        else:
+            model, opt, schedule = fresh()
+    with pytest.warns(UserWarning, match="unless the model's checkpoint of the same step"):
+        set_state_dict(
+            model, opt, model_state_dict=weights, optim_state_dict=state, options=options
+        )
+    schedule.load_state_dict(saved)
+    finish(CASE, model, opt, schedule, 6)
+
+
+def test_masters_without_their_weights_are_forgotten_after_a_step():
+    model, opt, schedule, _ = train(CASE, True, steps=6, overlap="forward")
+    state = copy.deepcopy(opt.state_dict())
+    model, opt, schedule, _ = train(CASE, True, steps=2, overlap="forward")
+    with pytest.warns(UserWarning, match="do not round to the model's weights"):
+        opt.load_state_dict(state)
+    binding = opt.binding()
+    assert binding.loaded
+    model(batches(1)[0]).backward()
+    opt.step()
+    assert not binding.loaded
+
+
 def test_distributed_checkpoint_of_a_plain_state_dict(tmp_path):
     import torch.distributed.checkpoint as dcp
 
