@@ -462,25 +462,39 @@ static void double_gpus(const search *s, hk_job *job) {
     job->nodes *= 2;
 }
 
-/* Whether a job lacks memory for what does not depend on the batch: the state in host memory, which
- * is divided over the nodes, and GPU memory in use before forward, which is divided over the ranks.
- */
+/* Whether all memory of a job's nodes is too small for what does not depend on the batch: the state
+ * in host memory, and GPU memory in use before forward. Another plan may keep more of it on the GPU
+ * than the nearest one does. */
 static bool lacks_memory(const search *s, const hk_job *job, const hk_forecast *nearest) {
   const hk_memory_report *m = &nearest->result.memory;
-  const double ranks = (double)s->job->gpus * s->job->nodes;
-  return (double)m->host_peak * s->job->nodes > (double)m->host_capacity * job->nodes ||
-         (double)m->before_forward * ranks > (double)m->capacity * job->gpus * job->nodes;
+  const double needs = (double)m->host_peak + (double)m->before_forward * s->job->gpus;
+  const double has = (double)m->host_capacity + (double)m->capacity * job->gpus;
+  return needs * s->job->nodes > has * job->nodes;
 }
 
-/* Twice the GPUs of the node as far as there are, then twice the nodes. */
+/* Twice the GPUs of the node as far as there are, then twice the nodes, until the job fits; then
+ * the fewest nodes that fit. */
 static hk_status try_more_gpus(search *s, const hk_forecast *nearest, hk_error *err) {
-  const visit *v = NULL;
+  const visit *v = NULL, *fewest = NULL;
   hk_job job = *s->job;
   double_gpus(s, &job);
   while (lacks_memory(s, &job, nearest) && job.nodes <= MOST_NODES) double_gpus(s, &job);
   for (; !(v && v->fits) && job.nodes <= MOST_NODES; double_gpus(s, &job))
     HK_TRY(rank(s, &job, &v, err));
-  if (v && v->fits) suggest(s, &v->found, 0);
+  if (!(v && v->fits)) return HK_OK;
+  fewest = v;
+  job = v->job;
+  int too_few = (int)hk_max(s->job->nodes, fewest->job.nodes / 2);
+  while (fewest->job.nodes - too_few > 1) {
+    job.nodes = (too_few + fewest->job.nodes) / 2;
+    v = NULL;
+    if (!lacks_memory(s, &job, nearest)) HK_TRY(rank(s, &job, &v, err));
+    if (v && v->fits)
+      fewest = v;
+    else
+      too_few = job.nodes;
+  }
+  suggest(s, &fewest->found, 0);
   return HK_OK;
 }
 

@@ -187,6 +187,27 @@ static void test_accumulation(void **state) {
   drop(&w);
 }
 
+/* Nodes are advised as few as fit, not twice and four times as many. On three nodes the GPUs hold
+ * the part of the state that the hosts do not; all of it in host memory would need five. */
+static void test_fewest_nodes(void **state) {
+  (void)state;
+  world w;
+  load(&w, "mixtral-8x7b", "h200-16c", 1, 1);
+  advise(&w);
+  int nodes = 0;
+  for (int i = 0; i < w.advice.n && nodes == 0; i++)
+    if (strncmp(w.advice.list[i].options, "--nodes ", 8) == 0) nodes = w.advice.list[i].job.nodes;
+  assert_int_equal(nodes, 3);
+  check_promises(&w);
+  hk_ranking fewer;
+  hk_job job = w.job;
+  job.nodes = 2;
+  rank_job(&w, &job, HK_OVERLAP_NONE, &fewer);
+  assert_int_equal(fewer.n_fit, 0);
+  hk_ranking_free(&fewer);
+  drop(&w);
+}
+
 /* Host memory is too small. Tensor parallelism does not change what a node's ranks need together,
  * so the only advice is more nodes. State on the drives would leave 26 GB of weights on 24 GB. */
 static void test_more_gpus(void **state) {
@@ -412,11 +433,17 @@ int main(void) {
       cmocka_unit_test(test_small_host),
   };
   const struct CMUnitTest in_release[] = {
-      cmocka_unit_test(test_recomputation),   cmocka_unit_test(test_room),
-      cmocka_unit_test(test_accumulation),    cmocka_unit_test(test_more_gpus),
-      cmocka_unit_test(test_fewer_jobs),      cmocka_unit_test(test_loss),
-      cmocka_unit_test(test_batch),           cmocka_unit_test(test_overlap_after_a_search),
-      cmocka_unit_test(test_state_that_fits), cmocka_unit_test(test_state_that_is_faster),
+      cmocka_unit_test(test_recomputation),
+      cmocka_unit_test(test_room),
+      cmocka_unit_test(test_accumulation),
+      cmocka_unit_test(test_fewest_nodes),
+      cmocka_unit_test(test_more_gpus),
+      cmocka_unit_test(test_fewer_jobs),
+      cmocka_unit_test(test_loss),
+      cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_overlap_after_a_search),
+      cmocka_unit_test(test_state_that_fits),
+      cmocka_unit_test(test_state_that_is_faster),
   };
   const int failed = cmocka_run_group_tests(everywhere, NULL, NULL);
   return is_sanitized() ? failed : failed + cmocka_run_group_tests(in_release, NULL, NULL);
