@@ -131,7 +131,9 @@ def handle_in(grad: Optional[Tensor]) -> Optional[GradientHandle]:
 
 def _add_(self: Any, other: Any, *, alpha: float = 1) -> Any:
     plain = isinstance(other, Tensor) and not isinstance(other, GradientHandle)
-    if not isinstance(self, GradientHandle) or not plain or other.shape != self.shape or alpha != 1:
+    if not isinstance(self, GradientHandle) or not plain or alpha != 1:
+        return NotImplemented
+    if other.shape != self.shape or other.dtype != self.dtype:
         return NotImplemented
     self.owner().accumulate(self._number, other)
     return self
@@ -268,6 +270,18 @@ def _setitem(self: GradientHandle, key: Any, value: Any) -> None:
     self.owner().replace(self._number, values)
 
 
+def _set_data(self: GradientHandle, value: Tensor) -> None:
+    if value.shape != self.shape or value.dtype != self.dtype:
+        raise HocketUsageError(
+            f"p.grad.data of shape {tuple(value.shape)} and type {value.dtype} for a gradient of "
+            f"shape {tuple(self.shape)} and type {self.dtype}: set p.grad instead"
+        )
+    values = torch.empty_strided(
+        self.size(), self.stride(), dtype=self.dtype, device=self.device
+    ).copy_(value)
+    self.owner().replace(self._number, values)
+
+
 # What reads the memory of a tensor, or has a way of its own to be fast.
 FUNCTIONS: Dict[Any, Callable[..., Any]] = {
     torch.isfinite: _isfinite,
@@ -279,4 +293,5 @@ FUNCTIONS: Dict[Any, Callable[..., Any]] = {
     Tensor.numpy: _numpy,
     Tensor.tolist: _tolist,
     Tensor.__setitem__: _setitem,
+    Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
 }

@@ -96,6 +96,9 @@ WRITERS = {
     "add_ of itself": lambda g: g.add_(g.clone(), alpha=0.25),
     "mul_ by a tensor": lambda g: g.mul_(torch.linspace(0, 1, g.numel()).view(g.shape).to(g)),
     "copy_": lambda g: g.copy_(torch.ones(g.shape)),
+    "add_ of another type": lambda g: g.add_(torch.full(g.shape, 1e-3, dtype=torch.float64)),
+    "data": lambda g: setattr(g, "data", torch.full(g.shape[::-1], 0.01).t().to(g)),
+    "data, of itself": lambda g: setattr(g, "data", g * 0.5),
     "item assignment": lambda g: g.__setitem__(0, 0.5),
     "mul_, then nan_to_num_": lambda g: g.mul_(0.3).nan_to_num_(),
     "zero_, then fill_": lambda g: (g.zero_(), g.fill_(0.01)),
@@ -170,6 +173,9 @@ def test_a_view_of_a_handle_cannot_be_written():
             write()
     with pytest.raises(HocketUsageError, match="tokens.weight.*cannot give it shape"):
         grad.t_()
+    for data in (torch.zeros(3).to(grad), torch.zeros(grad.shape, dtype=torch.float64)):
+        with pytest.raises(HocketUsageError, match="p.grad.data of shape .*: set p.grad instead"):
+            grad.data = data
     opt.step()
     expected.step()
     assert_same(opt, mine, expected, other)
