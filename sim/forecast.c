@@ -184,7 +184,7 @@ static void advise(hk_forecast *f) {
                       : "another --policy, which offloads less (GPU memory has room)");
   const int nodes = nodes_needed(f);
   if (nodes > plan->job.nodes) {
-    snprintf(text, sizeof text, "more GPUs (--nodes %d or more)", nodes);
+    snprintf(text, sizeof text, "more GPUs (with this schedule --nodes %d or more)", nodes);
     add_advice(f, text);
   }
   if (f->advice[0] == '\0') add_advice(f, "a machine with more memory");
