@@ -10,6 +10,7 @@ their own.
 
 from __future__ import annotations
 
+import copy
 import datetime
 import itertools
 import json
@@ -372,7 +373,9 @@ def full_state_dict():
     from torch.distributed.checkpoint.state_dict import (
         StateDictOptions,
         get_optimizer_state_dict,
+        get_state_dict,
         set_optimizer_state_dict,
+        set_state_dict,
     )
 
     opt, model, reference = start()
@@ -387,6 +390,15 @@ def full_state_dict():
                 assert same_bits(found, reference.opt.state[q]["exp_avg"]), name
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_optimizer_state_dict(model, opt, whole, options=options)
+    compare(opt, model, reference)
+
+    # set_state_dict loads the model's weights after the optimizer's state. Masters are exact.
+    options = StateDictOptions(full_state_dict=True)
+    weights, state = copy.deepcopy(get_state_dict(model, opt, options=options))
+    then = copy.deepcopy(reference.found())
+    train(opt, model, reference, steps=1, first=2)
+    set_state_dict(model, opt, model_state_dict=weights, optim_state_dict=state, options=options)
+    reference.take(*then)
     compare(opt, model, reference)
 
 
