@@ -67,6 +67,10 @@ class GradientHandle(Tensor):
         """Whether it stands for this gradient."""
         return self._owner() is owner and self._number == number
 
+    def is_same(self, other: "GradientHandle") -> bool:
+        """Whether the other one stands for the same gradient."""
+        return self._owner == other._owner and self._number == other._number
+
     def values(self) -> Tensor:
         """The gradient as it stands, in its own type, on the parameter's device."""
         return self.owner().read(self._number)
@@ -271,6 +275,8 @@ def _setitem(self: GradientHandle, key: Any, value: Any) -> None:
 
 
 def _set_data(self: GradientHandle, value: Tensor) -> None:
+    if isinstance(value, GradientHandle) and self.is_same(value):
+        return  # as module.to() does, also when the step is over or the optimizer is gone
     if value.shape != self.shape or value.dtype != self.dtype:
         raise HocketUsageError(
             f"p.grad.data of shape {tuple(value.shape)} and type {value.dtype} for a gradient of "

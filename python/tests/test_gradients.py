@@ -2,6 +2,7 @@
 """Gradients between backward and step: handles, clipping, GradScaler, zero_grad."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -89,6 +90,28 @@ def test_operations_that_need_the_values_read_them_and_warn_once(name):
     opt.step()
     expected.step()
     assert_same(opt, mine, expected, other)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("overlap", ["none", "both"])
+def test_moving_a_module_to_where_it_is_reads_no_gradient(overlap):
+    """module.to() assigns p.grad.data; Lightning does so after the last step."""
+    mine, opt, other, expected = pair(overlap=overlap)
+    for step in range(2):
+        backward(mine, other, batch=step)
+        mine.to("cpu")
+        assert isinstance(mine.tokens.weight.grad, GradientHandle)
+        assert same_bits(opt.read_gradient(mine.tokens.weight), other.tokens.weight.grad)
+        opt.step()
+        expected.step()
+        mine.to("cpu")
+        opt.zero_grad()
+        expected.zero_grad()
+    assert_same(opt, mine, expected, other)
+    backward(mine)
+    del opt
+    gc.collect()
+    mine.to("cpu")
 
 
 WRITERS = {
