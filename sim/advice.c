@@ -475,14 +475,14 @@ static bool lacks_memory(const search *s, const hk_job *job, const hk_forecast *
 /* Twice the GPUs of the node as far as there are, then twice the nodes, until the job fits; then
  * the fewest nodes that fit. */
 static hk_status try_more_gpus(search *s, const hk_forecast *nearest, hk_error *err) {
-  const visit *v = NULL, *fewest = NULL;
+  const visit *v = NULL;
   hk_job job = *s->job;
   double_gpus(s, &job);
   while (lacks_memory(s, &job, nearest) && job.nodes <= MOST_NODES) double_gpus(s, &job);
   for (; !(v && v->fits) && job.nodes <= MOST_NODES; double_gpus(s, &job))
     HK_TRY(rank(s, &job, &v, err));
   if (!(v && v->fits)) return HK_OK;
-  fewest = v;
+  const visit *fewest = v;
   job = v->job;
   int too_few = (int)hk_max(s->job->nodes, fewest->job.nodes / 2);
   while (fewest->job.nodes - too_few > 1) {

@@ -458,7 +458,11 @@ class Binding:
         return count
 
     def refresh_master(self, number: int) -> int:
-        """Replaces master weights that no longer round to the weights. Returns how many."""
+        """Replaces master weights that no longer round to the weights: by those of the state_dict
+        loaded since the last step that do, else by the weights. Returns how many became weights."""
+        loaded = self.loaded.pop(number, None)
+        if loaded is not None:
+            return self.merge_master(number, loaded)
         self.engine.drain()
         master = self.read(_abi.P, number)
         weight = self.parts[number].detach().cpu()
@@ -470,17 +474,12 @@ class Binding:
 
     def follow_weights(self) -> None:
         """Masters follow weights that were written since read_versions(): where a master does not
-        round to its weight any more, it becomes the weight. Where the state_dict that was loaded
-        since has a master that rounds to the weight, that one counts."""
+        round to its weight any more, it becomes the weight."""
         if self.unchanged():
             return
         for number, param in enumerate(self.params):
             if ranks.version(param) != self.versions[number]:
-                loaded = self.loaded.pop(number, None)
-                if loaded is None:
-                    self.refresh_master(number)
-                else:
-                    self.merge_master(number, loaded)
+                self.refresh_master(number)
                 self.versions[number] = ranks.version(param)
 
 

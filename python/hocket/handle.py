@@ -63,13 +63,9 @@ class GradientHandle(Tensor):
             )
         return found
 
-    def belongs_to(self, owner: "HandOver", number: int) -> bool:
+    def belongs_to(self, owner: Optional["HandOver"], number: int) -> bool:
         """Whether it stands for this gradient."""
         return self._owner() is owner and self._number == number
-
-    def is_same(self, other: "GradientHandle") -> bool:
-        """Whether the other one stands for the same gradient."""
-        return self._owner == other._owner and self._number == other._number
 
     def values(self) -> Tensor:
         """The gradient as it stands, in its own type, on the parameter's device."""
@@ -275,7 +271,7 @@ def _setitem(self: GradientHandle, key: Any, value: Any) -> None:
 
 
 def _set_data(self: GradientHandle, value: Tensor) -> None:
-    if isinstance(value, GradientHandle) and self.is_same(value):
+    if isinstance(value, GradientHandle) and value.belongs_to(self._owner(), self._number):
         return  # as module.to() does, also when the step is over or the optimizer is gone
     if value.shape != self.shape or value.dtype != self.dtype:
         raise HocketUsageError(
