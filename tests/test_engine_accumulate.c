@@ -162,6 +162,57 @@ static void images_that_tensors_share_are_fetched_once(void **unused) {
   }
 }
 
+/* What hand-overs queue on the caller's stream. */
+static struct {
+  const hk_stream *stream; /* NULL: nothing is counted */
+  int64_t launches, waits, records;
+} queued;
+
+static hk_status count_launch(hk_stream *s, const hk_kernel *kernel, hk_error *err) {
+  queued.launches += s == queued.stream;
+  return hk_backend_host.launch(s, kernel, err);
+}
+
+static hk_status count_wait(hk_stream *s, hk_event *event, hk_error *err) {
+  queued.waits += s == queued.stream;
+  return hk_backend_host.wait(s, event, err);
+}
+
+static hk_status count_record(hk_stream *s, hk_event *event, hk_error *err) {
+  queued.records += s == queued.stream;
+  return hk_backend_host.record(s, event, err);
+}
+
+static void by_one_counted_call(world *w, size_t first, size_t n) {
+  queued.stream = w->engine->training->streams[0].stream;
+  by_one_call(w, first, n);
+  queued.stream = NULL;
+}
+
+/* Each call brings the gradients of a layer, which has twenty images. A launch gathers four of
+ * them, waits once for the copies to their slots, and is followed by one event for the copies from
+ * them: all three take time of the device. */
+static void launches_gather_four_images(void **unused) {
+  (void)unused;
+  world w = {.r = {95}};
+  open_transformer(&w, 80);
+  for (int i = 0; i < 2; i++) accumulate_so(&w, 4, TENSORS, by_one_call);
+  hk_backend_ops counting = hk_backend_host;
+  counting.launch = count_launch;
+  counting.wait = count_wait;
+  counting.record = count_record;
+  w.engine->backend->ops = &counting;
+  memset(&queued, 0, sizeof queued);
+  accumulate_so(&w, 4, TENSORS, by_one_counted_call);
+  w.engine->backend->ops = &hk_backend_host;
+  const int64_t launches = 4 * w.engine->training->n_passing / 4;
+  assert_int_equal(queued.launches, launches);
+  assert_int_equal(queued.waits, launches);
+  assert_int_equal(queued.records, launches);
+  assert_state(&w);
+  unmake(&w);
+}
+
 /* Updates run ahead beside the last backward, as they do with one; nothing is begun again. */
 static void updates_run_ahead_in_the_last_backward(void **unused) {
   (void)unused;
@@ -405,6 +456,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(known_sums_are_fetched_in_time),
       cmocka_unit_test(images_that_tensors_share_are_fetched_once),
+      cmocka_unit_test(launches_gather_four_images),
       cmocka_unit_test(updates_run_ahead_in_the_last_backward),
       cmocka_unit_test(sums_stay_where_early_weights_will_be),
       cmocka_unit_test(wide_gradients_pass),

@@ -82,19 +82,28 @@ void hk_handover_close(hk_engine *e) {
 
 /* -- Handing over ------------------------------------------------------------------------------ */
 
-/* MOST_WHOLE: images that one launch completes. Each launch costs the host, but copies of the
- * images begin only behind it. */
-enum { EAGER_STEPS = 16, MOST_WHOLE = 4 };
+/* MOST_ENDING: images whose visits end by one launch. Each launch costs the host and the device,
+ * and so does the event behind it, for which the flush stream waits: more while copies run. But
+ * copies of the images begin only behind the launch. */
+enum { EAGER_STEPS = 16, MOST_ENDING = 4 };
 
-/* Segments to be gathered by one launch, the images that are whole by it and leave behind it, and
- * the bins to be zeroed before it: their squares are of earlier sums, or of gradients that were
- * discarded. */
+/* An event on a stream, and its number among the events of that stream. */
+typedef struct {
+  hk_event *event;
+  uint64_t at;
+} awaited;
+
+/* Segments to be gathered by one launch, the images whose visits end by it, the copies out of and
+ * into their slots for which it waits, and the bins to be zeroed before it: their squares are of
+ * earlier sums, or of gradients that were discarded. */
 typedef struct {
   hk_segment segments[HK_SEGMENTS_MOST];
   int n;
   int64_t values;
-  int32_t whole[MOST_WHOLE];
-  int n_whole;
+  int32_t ending[MOST_ENDING]; /* images that are whole, or that await another backward */
+  int n_ending;
+  int n_begun;                   /* visits that have begun since the last launch */
+  awaited left, loaded;          /* the last copy out, and the last copy in */
   int32_t own;                   /* index of the caller's stream */
   hk_bytes zero_begin, zero_end; /* of the device's bins */
 } gather_batch;
@@ -121,9 +130,26 @@ static hk_status zero_bins(hk_engine *e, gather_batch *b, int32_t segment, hk_er
   return HK_OK;
 }
 
+static void await(awaited *last, hk_event *event, uint64_t at) {
+  if (at > last->at) *last = (awaited){event, at};
+}
+
+/* The stream waits, unless it has waited for this event or one behind it. *done: the number of the
+ * last one. */
+static hk_status wait_now(hk_engine *e, hk_stream *stream, awaited *last, uint64_t *done,
+                          hk_error *err) {
+  const awaited a = *last;
+  *last = (awaited){NULL, 0};
+  if (a.at <= *done) return HK_OK;
+  *done = a.at;
+  return e->backend->ops->wait(stream, a.event, err);
+}
+
 static hk_status launch_batch(hk_engine *e, gather_batch *b, hk_error *err) {
   hk_callers_stream *stream = &e->training->streams[b->own];
   if (b->n == 0) return HK_OK;
+  HK_TRY(wait_now(e, stream->stream, &b->left, &stream->left_at, err));
+  HK_TRY(wait_now(e, stream->stream, &b->loaded, &stream->loaded_at, err));
   HK_TRY(zero_now(e, b, err));
   const hk_kernel gather = {
       .kind = HK_KERNEL_GATHER, .n = b->values, .segments = b->segments, .n_segments = b->n};
@@ -134,14 +160,31 @@ static hk_status launch_batch(hk_engine *e, gather_batch *b, hk_error *err) {
 }
 
 static hk_status gather_now(hk_engine *e, gather_batch *b, hk_error *err) {
-  const int n = b->n_whole;
+  struct hk_training *t = e->training;
+  const int n = b->n_ending;
   HK_TRY(launch_batch(e, b, err));
-  b->n_whole = 0;
+  b->n_ending = b->n_begun = 0;
   for (int i = 0; i < n; i++) {
-    const int32_t slot = e->training->images[b->whole[i]].slot;
-    HK_TRY(hk_handover_leave_slot(e, slot, HK_LEAVE_OPERATION, err));
+    const hk_image_state *image = &t->images[b->ending[i]];
+    const bool more = hk_handover_expects_more(t, image);
+    HK_TRY(more ? hk_handover_end_visit(e, b->ending[i], err)
+                : hk_handover_leave_slot(e, image->slot, HK_LEAVE_OPERATION, err));
   }
   return n > 0 ? hk_handover_prefetch(e, err) : HK_OK;
+}
+
+/* At most half of the slots through which images pass are left at once, so that gradients can come
+ * in while others leave. */
+static int64_t most_ending(const struct hk_training *t) {
+  const int32_t passing = t->rounds > 1 ? t->n_slots - t->n_keeping : t->n_slots;
+  return hk_max(1, hk_min(MOST_ENDING, passing / 2));
+}
+
+static bool is_ending(const gather_batch *b, int32_t image) {
+  for (int i = 0; i < b->n_ending; i++) {
+    if (b->ending[i] == image) return true;
+  }
+  return false;
 }
 
 /* Whether the batch writes a segment there. */
@@ -152,24 +195,23 @@ static bool has_segment(const gather_batch *b, const char *to) {
   return false;
 }
 
-/* Makes stream `own` wait for what the slot's image has been written or fetched by. */
-static hk_status take_over(hk_engine *e, hk_slot *s, int32_t own, hk_error *err) {
+/* Makes the batch wait for what the slot's image has been written or fetched by. */
+static hk_status take_over(hk_engine *e, gather_batch *b, hk_slot *s, hk_error *err) {
   struct hk_training *t = e->training;
   const hk_backend_ops *ops = e->backend->ops;
-  if (s->stream == own) return HK_OK;
-  hk_event *written = s->loaded;
-  if (s->stream >= 0) {
-    written = t->streams[s->stream].last;
-    HK_TRY(ops->record(t->streams[s->stream].stream, written, err));
+  const int32_t before = s->stream;
+  s->stream = b->own;
+  if (before == b->own) return HK_OK;
+  if (before < 0) {
+    await(&b->loaded, s->loaded, s->loaded_at);
+    return HK_OK;
   }
-  HK_TRY(ops->wait(t->streams[own].stream, written, err));
-  s->stream = own;
-  return HK_OK;
+  HK_TRY(ops->record(t->streams[before].stream, t->streams[before].last, err));
+  return ops->wait(t->streams[b->own].stream, t->streams[before].last, err);
 }
 
-/* Gives the image a slot that the caller's stream of index `own` may write to, with its earlier
- * gradients. */
-static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *err) {
+/* Gives the image a slot that the batch may write to, with its earlier gradients. */
+static hk_status enter_slot(hk_engine *e, gather_batch *b, int32_t image, hk_error *err) {
   struct hk_training *t = e->training;
   hk_image_state *state = &t->images[image];
   /* An update that runs ahead may be reading the host's copy, which lacks the new gradient. */
@@ -182,31 +224,38 @@ static hk_status enter_slot(hk_engine *e, int32_t image, int32_t own, hk_error *
     }
     if (!state->on_host) {
       hk_slot *s = &t->slots[slot];
-      hk_handover_put_in_slot(t, image, slot, own);
-      return s->left_at > 0 ? e->backend->ops->wait(t->streams[own].stream, s->left, err) : HK_OK;
+      hk_handover_put_in_slot(t, image, slot, b->own);
+      await(&b->left, s->left, s->left_at);
+      return HK_OK;
     }
     HK_TRY(hk_handover_fetch(e, image, slot, err));
     t->n_late++;
   }
-  return take_over(e, &t->slots[state->slot], own, err);
+  return take_over(e, b, &t->slots[state->slot], err);
 }
 
-/* Whether images may have to leave their slots when another one enters. With several backwards the
- * next visit may end others. */
-static bool must_make_room(const hk_engine *e) {
+/* Whether what has been gathered must be launched before the image is written to: images that the
+ * batch has written may leave else. */
+static bool must_launch_first(const hk_engine *e, const gather_batch *b, int32_t image) {
   const struct hk_training *t = e->training;
-  return t->rounds > 1 || t->surprised || hk_handover_free_slot(e) < 0;
+  const hk_image_state *state = &t->images[image];
+  if (is_ending(b, image)) return true;
+  if (state->home >= 0 || state->visited) return false;
+  const bool needs_slot = t->rounds <= 1 || state->slot < 0;
+  if (t->surprised || (needs_slot && hk_handover_free_slot(e) < 0)) return true;
+  return t->rounds > 1 && b->n_begun >= hk_min(most_ending(t), hk_handover_linger(t));
 }
 
 /* *to: where the segment's gradients are gathered. */
-static hk_status find_place(hk_engine *e, gather_batch *b, int32_t own, const hk_param_segment *s,
-                            char **to, hk_error *err) {
+static hk_status find_place(hk_engine *e, gather_batch *b, const hk_param_segment *s, char **to,
+                            hk_error *err) {
   const hk_grad_image *image = &e->state.images[s->image];
   *to = hk_engine_segment_grads(e, s);
   if (image->on_device) return HK_OK;
   hk_image_state *state = &e->training->images[s->image];
-  if (state->home < 0 && !state->visited && must_make_room(e)) HK_TRY(gather_now(e, b, err));
-  HK_TRY(enter_slot(e, s->image, own, err));
+  if (must_launch_first(e, b, s->image)) HK_TRY(gather_now(e, b, err));
+  HK_TRY(enter_slot(e, b, s->image, err));
+  b->n_begun += state->home < 0 && !state->visited;
   HK_TRY(hk_handover_visit(e, s->image, e->training->given[s->param] < state->most, err));
   *to = hk_handover_slot_memory(e, state->slot) + (s->at - image->at);
   return HK_OK;
@@ -219,15 +268,15 @@ static bool counts_next(const struct hk_training *t, int32_t param) {
 
 /* Adds one segment of a tensor's gradient, at `data`, to the batch; NULL: the segment's sum is
  * counted where it is. Launches the batch before, if the stream must do something else first. */
-static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t own, int32_t number,
-                                const char *data, hk_error *err) {
+static hk_status gather_segment(hk_engine *e, gather_batch *b, int32_t number, const char *data,
+                                hk_error *err) {
   struct hk_training *t = e->training;
   const hk_param_segment *s = &e->state.segments[number];
   const hk_param *param = &e->params[s->param];
   const bool count = data == NULL || counts_next(t, s->param);
   char *to = NULL, *bins = (char *)e->device_bins + t->bins_at[number];
   if (b->n == HK_SEGMENTS_MOST) HK_TRY(gather_now(e, b, err));
-  HK_TRY(find_place(e, b, own, s, &to, err));
+  HK_TRY(find_place(e, b, s, &to, err));
   if (has_segment(b, to)) HK_TRY(launch_batch(e, b, err));
   if (count && t->bins_state[s->param] != HK_BINS_ZERO) HK_TRY(zero_bins(e, b, number, err));
   const int64_t first = s->offset - (e->param_end[s->param] - param->numel);
@@ -257,9 +306,8 @@ static void count_in_image(struct hk_training *t, hk_image_state *image, int32_t
   *whole = n == expected && --image->missing <= 0;
 }
 
-/* Counts a segment that has been gathered. If the image is complete by it, it leaves: with others,
- * unless sums may be fetched into its slot. At most half of the slots are left at once, so that
- * gradients can come in while others leave. */
+/* Counts a segment that has been gathered. If all of the image's tensors have brought equally many
+ * gradients by it, its visit ends, with those of others. */
 static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_segment *s,
                                hk_error *err) {
   struct hk_training *t = e->training;
@@ -267,15 +315,10 @@ static hk_status count_segment(hk_engine *e, gather_batch *b, const hk_param_seg
   bool whole = false, level = false;
   if (e->state.images[s->image].on_device) return HK_OK;
   count_in_image(t, image, t->given[s->param] + 1, t->expected[s->param], &whole, &level);
-  if (whole && !t->surprised) {
-    b->whole[b->n_whole++] = s->image;
-    const bool waits = t->rounds <= 1 && b->n_whole < hk_min(MOST_WHOLE, t->n_slots / 2);
-    return waits ? HK_OK : gather_now(e, b, err);
-  }
-  if (!level || image->home >= 0 || !hk_handover_expects_more(t, image)) return HK_OK;
-  HK_TRY(gather_now(e, b, err));
-  HK_TRY(hk_handover_end_visit(e, s->image, err));
-  return hk_handover_prefetch(e, err);
+  const bool more = level && image->home < 0 && hk_handover_expects_more(t, image);
+  if (!more && (!whole || t->surprised)) return HK_OK;
+  b->ending[b->n_ending++] = s->image;
+  return b->n_ending < most_ending(t) ? HK_OK : gather_now(e, b, err);
 }
 
 /* Makes stream `own` wait for what another stream has gathered for the tensor, be it discarded. */
@@ -321,7 +364,7 @@ static hk_status gather(hk_engine *e, const hk_gradient *list, size_t n, int32_t
     const int32_t begin = t->segments[param], end = t->segments[param + 1];
     for (int32_t k = 0; k < end - begin; k++) {
       const int32_t s = t->rounds > 1 ? end - 1 - k : begin + k;
-      HK_TRY(gather_segment(e, &batch, own, s, given->data, err));
+      HK_TRY(gather_segment(e, &batch, s, given->data, err));
       HK_TRY(count_segment(e, &batch, &e->state.segments[s], err));
     }
     if (counts_next(t, param)) t->bins_state[param] = HK_BINS_COUNTED;
@@ -344,7 +387,7 @@ hk_status hk_handover_count(hk_engine *e, int64_t only, hk_error *err) {
     if (batch.own != t->giver[p] && batch.own >= 0) HK_TRY(gather_now(e, &batch, err));
     batch.own = t->giver[p];
     for (int32_t s = t->segments[p]; s < t->segments[p + 1]; s++) {
-      HK_TRY(gather_segment(e, &batch, t->giver[p], s, NULL, err));
+      HK_TRY(gather_segment(e, &batch, s, NULL, err));
     }
     t->bins_state[p] = HK_BINS_COUNTED;
     t->eager = EAGER_STEPS;

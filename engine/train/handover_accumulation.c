@@ -92,10 +92,14 @@ static hk_status pass_by(hk_engine *e, int64_t turn, hk_error *err) {
   return HK_OK;
 }
 
+int64_t hk_handover_linger(const struct hk_training *t) {
+  return hk_max(LINGER, t->n_slots - t->n_keeping - 3);
+}
+
 /* Ends visits of images that backward has left, although some tensor brought no gradient. */
 static hk_status end_stale_visits(hk_engine *e, hk_error *err) {
   struct hk_training *t = e->training;
-  const int64_t linger = hk_max(LINGER, t->n_slots - t->n_keeping - 3);
+  const int64_t linger = hk_handover_linger(t);
   for (int32_t s = 0; s < t->n_slots; s++) {
     const int32_t image = t->slots[s].image;
     if (image < 0 || !t->images[image].visited) continue;

@@ -175,7 +175,7 @@ hk_status hk_handover_fetch(hk_engine *e, int32_t image, int32_t slot, hk_error 
   HK_TRY(ops->wait(t->fetch, left, err));
   hk_handover_put_in_slot(t, image, slot, -1);
   HK_TRY(copy_image(e, image, false, t->fetch, err));
-  t->n_fetched++;
+  s->loaded_at = (uint64_t)++t->n_fetched;
   return ops->record(t->fetch, s->loaded, err);
 }
 

@@ -20,6 +20,8 @@ typedef struct {
   hk_event *last; /* recorded on it whenever another stream is to wait for it */
   bool dirty;     /* gradients were gathered on it that the engine's stream has not waited for */
   bool unflushed; /* likewise the flush stream */
+  uint64_t left_at, loaded_at; /* it has waited for copies out of slots, and into slots, up to these
+                                  (hk_slot) */
 } hk_callers_stream;
 
 /* Device memory for one image (handover_slots.c), from when it is fetched or brings its first
@@ -31,7 +33,7 @@ typedef struct {
                        the host's copy is the same */
   hk_event *loaded; /* on the fetch stream, behind a copy from the host */
   hk_event *left;   /* on the flush stream, behind the last use by an image */
-  uint64_t left_at; /* value of hk_training.departures then; 0: not used before */
+  uint64_t loaded_at, left_at; /* values of hk_training.n_fetched and departures then; 0: never */
 } hk_slot;
 
 /* A visit of an image begins with a gradient of one of its tensors, and ends when all have brought
@@ -293,11 +295,14 @@ void hk_handover_reset_visits(hk_engine *e);
 /* Whether the image will probably get more gradients than it has. */
 bool hk_handover_expects_more(const struct hk_training *t, const hk_image_state *image);
 /* A segment is going to be gathered into the image, which is in a slot: begins a visit unless one
- * is under way. Then all that has been gathered before must have been launched, because images may
- * leave. `again`: another tensor has brought its gradient of this backward into the image, so this
- * goes on with a visit that ended too early. The image's turn is then behind all that are still to
- * come, and says nothing of them. */
+ * is under way. Then images may leave that were written before the last hk_handover_linger() visits
+ * began, so these must have been launched. `again`: another tensor has brought its gradient of this
+ * backward into the image, so this goes on with a visit that ended too early. The image's turn is
+ * then behind all that are still to come, and says nothing of them. */
 hk_status hk_handover_visit(hk_engine *e, int32_t image, bool again, hk_error *err);
+/* An image in which some tensor has no gradient is left when more than so many visits have begun
+ * since it was written. */
+int64_t hk_handover_linger(const struct hk_training *t);
 /* Ends a visit. The image stays in its slot if it is one of those that are kept, or if it expects
  * no more gradients. */
 hk_status hk_handover_end_visit(hk_engine *e, int32_t image, hk_error *err);
