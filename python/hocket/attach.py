@@ -40,7 +40,7 @@ from .describe import Call, Costs, measure, on_fakes
 from .direct import Direct
 from .errors import HocketUsageError
 from .gates import Arrival, CompiledCall, GatedParameters, Hook, differentiable
-from .handle import handle_in
+from .handle import handle_in, held_by_autograd
 from .replicas import Replicas
 from .sharded import Shards, check_model, is_known, is_sharded, named_parameters
 
@@ -83,6 +83,7 @@ class Attachment:
     def __init__(self, optimizer: "AdamW", model: nn.Module) -> None:
         self.replicas: Optional[Replicas] = None
         self.detached = False
+        held_by_autograd()  # later a backward is under way
         if isinstance(model, nn.parallel.DistributedDataParallel):
             refuse_wrapped(model.module)
             self.replicas = Replicas(self, model)
@@ -110,7 +111,7 @@ class Attachment:
         self._leaving: List[List[int]] = []
         self._sizes: List[int] = []
         self._types: List[torch.dtype] = []
-        self._backward = -1
+        self._backward = self._begun = -1  # -1 also: no gradient has come that is the first
         self._small: Dict[int, List[int]] = {}
         self._sets: Dict[int, Optional[Direct]] = {}
         self._few_small = True
@@ -283,6 +284,8 @@ class Attachment:
                 self._small.setdefault(binding.blocks[number], []).append(number)
         small = [number for numbers in self._small.values() for number in numbers]
         self._few_small = len(small) <= SWEEP_MOST
+        if self.shards is None and self.replicas is None:
+            handover.keeper = self.added
         hooked = len(small) < len(binding.params)
         swept = hooked and (self._few_small or self.optimizer().runs_ahead)
         handover.leave_to_step([] if swept else small)
@@ -465,8 +468,38 @@ class Attachment:
             return  # step() says what is wrong
         if self.waits:
             self.check_gated((number,))
-        block, stream = self._blocks[number], self._stream_now()
         backward: int = torch._C._current_graph_task_id()
+        self._enter(number, backward)
+        if backward != self._begun:
+            self._begun = backward
+            optimizer.before_backward()
+        self._more -= 1
+        if self.shards is None:
+            waits = self._set(self._block) is not None
+        else:
+            waits = grad.dtype is self._types[number]  # sums in another type would take more memory
+        if waits:
+            self._bytes += self._sizes[number]
+        else:
+            optimizer.handover().take((number,), (grad,))
+        self._leave_together()
+
+    def added(self, number: int, grad: Tensor) -> bool:
+        """Called when autograd adds to a gradient that the engine holds. Keeps the gradient until
+        others of its block have come. False: it must not wait."""
+        backward: int = torch._C._current_graph_task_id()
+        if backward < 0 or self.detached:
+            return False
+        self._enter(number, backward)
+        self.optimizer().handover().keep(number, grad, self._stream)
+        self._more -= 1
+        self._bytes += self._sizes[number]
+        self._leave_together()
+        return True
+
+    def _enter(self, number: int, backward: int) -> None:
+        """A gradient of this backward has come: hands over what waits if it is of another block."""
+        block, stream = self._blocks[number], self._stream_now()
         if block != self._block or stream != self._stream or backward != self._backward:
             self._hand_over()
             self._block, self._stream, self._bytes = block, stream, 0
@@ -474,17 +507,9 @@ class Attachment:
             self._more = 0 if self.shards is None else len(self._members[block])
         if backward != self._backward:
             self._backward = backward
-            optimizer.before_backward()
             torch.autograd.Variable._execution_engine.queue_callback(self.backward_over)
-        self._more -= 1
-        if self.shards is None:
-            waits = self._set(block) is not None
-        else:
-            waits = grad.dtype is self._types[number]  # sums in another type would take more memory
-        if waits:
-            self._bytes += self._sizes[number]
-        else:
-            optimizer.handover().take((number,), (grad,))
+
+    def _leave_together(self) -> None:
         if self._bytes >= TOGETHER_BYTES or (self._more == 0 and self._bytes):
             self._hand_over()
             self._bytes = 0
@@ -492,12 +517,13 @@ class Attachment:
     def _hand_over(self) -> None:
         """Hands over the gradients that wait. Of a sharded model, all tensors have a hook."""
         if self._block >= 0 and (self._bytes or self.shards is None):
+            self.optimizer().handover().add_kept()
             self.sweep(self._block, self._stream)
 
     def backward_over(self) -> None:
         """Called when a backward ends. Hands over the gradients that are left."""
         self._hand_over()
-        self._backward = self._block = -1
+        self._backward = self._begun = self._block = -1
         stream = self._stream_now()
         if self._few_small and not self._sweep_set(-1, stream):
             for block in self._small:

@@ -12,7 +12,10 @@ state would stay until the garbage collector runs.
 
 from __future__ import annotations
 
+import functools
+import sys
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -129,13 +132,36 @@ def handle_in(grad: Optional[Tensor]) -> Optional[GradientHandle]:
 # -- Without values. NotImplemented: they are needed --------------------------------------------
 
 
+class _Trial:
+    """Holds a gradient to which autograd adds, as a HandOver does."""
+
+    def __init__(self, param: Tensor) -> None:
+        self.binding = SimpleNamespace(params=[param], parts=[param])
+        self.held = (0, 0)
+
+    def accumulate(self, number: int, grad: Tensor, held: Tuple[int, int]) -> None:
+        self.held = held
+
+
+@functools.lru_cache(maxsize=None)
+def held_by_autograd() -> Tuple[int, int]:
+    """References to the C++ and to the Python object of a gradient in _add_(), if autograd alone
+    holds it. Where there are more, the program may write to it, or autograd may add to it."""
+    with torch.inference_mode(False), torch.enable_grad():
+        param = torch.zeros(2, 2, device="cpu", requires_grad=True)
+        trial = _Trial(param)
+        param.grad = GradientHandle(trial, 0)  # type: ignore[arg-type]
+        (param * torch.ones(2, 2, device="cpu")).sum().backward()  # type: ignore[no-untyped-call]
+    return trial.held
+
 def _add_(self: Any, other: Any, *, alpha: float = 1) -> Any:
     plain = isinstance(other, Tensor) and not isinstance(other, GradientHandle)
     if not isinstance(self, GradientHandle) or not plain or alpha != 1:
         return NotImplemented
     if other.shape != self.shape or other.dtype != self.dtype:
         return NotImplemented
-    self.owner().accumulate(self._number, other)
+    held = other._use_count(), sys.getrefcount(other)
+    self.owner().accumulate(self._number, other, held)
     return self
 
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import operator
 import threading
 import time
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ from . import ranks
 from .binding import Binding
 from .direct import Direct
 from .errors import HocketUsageError
-from .handle import GradientHandle, handle_in
+from .handle import GradientHandle, handle_in, held_by_autograd
 
 Number = Union[Tensor, float]
 
@@ -63,6 +64,11 @@ class HandOver:
         self._others: List[int] = []
         self._direct: Optional[Direct] = None
         self.leave_to_step(self._every)
+        # keep()s the gradients that wait for others of their block. False: one must not.
+        self.keeper: Optional[Callable[[int, Tensor], bool]] = None
+        # These gradients of the backward that is under way, and the stream that they came on.
+        self._waiting: List[Tuple[int, Tensor]] = []
+        self._came_on = 0
         self._handles: Dict[int, Tensor] = {}
         self._factors: Dict[int, List[Number]] = {}
         # (id, version) of a factor -> the tensor and a copy of its value. The tensor is kept so
@@ -80,10 +86,15 @@ class HandOver:
             for number in [number for number in self._factors if not self.live[number]]:
                 del self._factors[number]
         self._settled = False
+        if self._waiting:
+            # An interrupt loses what the interrupted backward has brought; it adds nothing twice.
+            waiting, self._waiting = self._waiting, []
+            with self.binding.on(self._came_on):
+                self._give([number for number, _ in waiting], [grad for _, grad in waiting])
 
     def _know(self) -> None:
-        """Makes `live` right after an interrupt."""
-        if not self._settled:
+        """Makes `live` right after an interrupt, and adds what waits."""
+        if self._waiting or not self._settled:
             with self._lock:
                 self._begin()
                 self._settled = True
@@ -154,18 +165,43 @@ class HandOver:
         self.seconds += time.perf_counter() - began
         return found is not None
 
-    def accumulate(self, number: int, grad: Tensor) -> None:
-        """Carries out ``p.grad += grad`` where p.grad is a handle."""
+    def accumulate(self, number: int, grad: Tensor, held: Tuple[int, int]) -> None:
+        """Carries out ``p.grad += grad`` where p.grad is a handle. If the references to `grad`
+        (held_by_autograd()) say that nobody else has it, it may be added later."""
         began = time.perf_counter()
         with self._lock:
-            self._begin()
-            # To one that step() has used up, nothing is added: GANs do so, and clear it before use.
-            if self.live[number] or self.zeroed[number]:
-                if number in self._factors:
-                    self._multiply_out(number)
-                self._give([number], [grad])
-            self._settled = True
+            if not self._kept(number, grad, held):
+                self._begin()
+                # To one that step() has used up, nothing is added: GANs do so, and clear it before
+                # use.
+                if self.live[number] or self.zeroed[number]:
+                    if number in self._factors:
+                        self._multiply_out(number)
+                    self._give([number], [grad])
+                self._settled = True
         self.seconds += time.perf_counter() - began
+
+    def _kept(self, number: int, grad: Tensor, held: Tuple[int, int]) -> bool:
+        has_some = self.live[number] or self.zeroed[number]
+        if self.keeper is None or not self._settled or not has_some or number in self._factors:
+            return False
+        if type(grad) is not Tensor or grad.layout is not torch.strided:
+            return False
+        sole = grad.device == self.binding.device and all(map(operator.le, held, held_by_autograd()))
+        return sole and self.keeper(number, grad)
+
+    def keep(self, number: int, grad: Tensor, stream: int) -> None:
+        """Keeps a gradient that came on this stream until the next call of any other method. All
+        that are kept have come on one stream."""
+        self._came_on = stream
+        self._waiting.append((number, grad))
+
+    def add_kept(self) -> None:
+        """Adds the gradients that have been kept, by one call."""
+        if self._waiting:
+            with self._lock:
+                self._begin()
+                self._settled = True
 
     def stand_in(self, number: int) -> Tensor:
         """What stands in p.grad: the handle of a tensor, or a DTensor of the handles of all ranks.
@@ -212,6 +248,7 @@ class HandOver:
         """Forgets all gradients, whatever was noted of them: a call that was interrupted may have
         handed over more. Neither waits for an update that runs nor touches it."""
         with self._lock:
+            self._waiting.clear()
             self._begin()
             if 1 in self.live or not self.binding.engine.failed:
                 self.binding.engine.discard(-1)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hocket
-from hocket import attach
+from hocket import _abi, attach
 from models import batches, make, two_groups
 from reference import assert_same
 from runs import Case, reference, shape
@@ -173,3 +173,120 @@ def test_small_gradients_add_in_fp32_too(overlap, large, monkeypatch):
     opt.step()
     opt.synchronize()
     assert torch.allclose(opt.state[weight]["exp_avg"], 0.1 * exact, rtol=1e-5, atol=0)
+
+
+class Reusing(torch.autograd.Function):
+    """A matrix product that writes each gradient of a weight to the same memory."""
+
+    @staticmethod
+    def forward(ctx, x, weight, buffer):
+        ctx.save_for_backward(x, weight)
+        ctx.buffer = buffer
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        ctx.buffer.copy_(grad.t() @ x)
+        return grad @ weight, ctx.buffer, None
+
+
+class Layer(nn.Module):
+    def __init__(self, buffer):
+        super().__init__()
+        self.buffer = buffer
+        self.weights = nn.ParameterList(torch.randn(16, 16) for _ in range(3))
+        self.bias = nn.Parameter(torch.randn(16))
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = x @ weight if self.buffer is None else Reusing.apply(x, weight, self.buffer)
+        return x + self.bias
+
+
+def layers(buffer=None):
+    torch.manual_seed(3)
+    return nn.ModuleDict({"layers": nn.ModuleList(Layer(buffer) for _ in range(4))})
+
+
+def loss(model, seed):
+    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(seed))
+    for layer in model["layers"]:
+        x = torch.tanh(layer(x))
+    return x.square().sum()
+
+
+def attached_to(model, monkeypatch):
+    """Weights have hooks, biases have none."""
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 100)
+    opt = hocket.AdamW(model.parameters(), lr=1e-2, overlap="both", cpu_threads=2)
+    opt.attach(model)
+    loss(model, 0).backward()
+    opt.step()
+    opt.zero_grad()
+    return opt
+
+
+def test_gradients_of_a_block_leave_by_one_call(monkeypatch):
+    """In the first backward of a step and in later ones; without small tensors, which leave with
+    the block's in later backwards, and when the first is over."""
+    calls = []
+    plain = _abi.Engine.gradient_list
+
+    def gradient_list(engine, pairs, n, stream):
+        calls.append(sum(numel > 100 for numel in (sizes[number] for number in pairs[: 2 * n : 2])))
+        return plain(engine, pairs, n, stream)
+
+    model = layers()
+    opt = attached_to(model, monkeypatch)
+    sizes = [param.numel() for param in opt.binding().params]
+    monkeypatch.setattr(_abi.Engine, "gradient_list", gradient_list)
+    for seed in range(3):
+        calls.clear()
+        loss(model, seed).backward()
+        assert [n for n in calls if n] == [3] * len(model["layers"])
+    monkeypatch.setattr(attach, "TOGETHER_BYTES", 2 * 16 * 16 * 4)
+    calls.clear()
+    loss(model, 3).backward()
+    assert [n for n in calls if n] == [2, 1] * len(model["layers"])
+    opt.step()
+
+
+@pytest.mark.parametrize("reused", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_gradients_that_wait_are_those_of_torch(reused, fails, monkeypatch):
+    """Also where the gradients of a layer use one memory, one after the other, and where backward
+    fails while some wait."""
+    model, plain = (layers(torch.empty(16, 16) if reused else None) for _ in range(2))
+    opt = attached_to(model, monkeypatch)
+    opt.synchronize()
+    plain.load_state_dict(model.state_dict())
+    for seed in range(3):
+        for one in (plain, model):
+            if fails and seed == 2:
+                one["layers"][1].weights[1].register_hook(lambda grad: 1 / 0)
+            raises = pytest.raises(ZeroDivisionError) if fails and seed == 2 else None
+            with raises or contextlib.nullcontext():
+                loss(one, seed).backward()
+        for param, other in zip(model.parameters(), plain.parameters()):
+            assert torch.equal(opt.read_gradient(param), other.grad)
+    opt.zero_grad()
+    assert all(param.grad is None for param in model.parameters())
+
+
+def test_gradients_that_wait_are_forgotten(monkeypatch):
+    """A backward fails while some wait; zero_grad() forgets these too."""
+    model = layers()
+    opt = attached_to(model, monkeypatch)
+    loss(model, 0).backward()
+    hook = model["layers"][1].weights[0].register_hook(lambda grad: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss(model, 1).backward()
+    hook.remove()
+    opt.zero_grad()
+    loss(model, 2).backward()
+    again = layers()
+    again.load_state_dict(model.state_dict())
+    loss(again, 2).backward()
+    for param, other in zip(model.parameters(), again.parameters()):
+        assert torch.equal(opt.read_gradient(param), other.grad)
