@@ -62,13 +62,15 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
 
     Returns wall_ms, the mean time of an iteration including the final drain; median_ms and the
     medians of forward, backward and step from events on the stream (of several micro-steps, forward
-    of the first, and the rest); losses and norms of all iterations; gc_ms of Collections.
+    of the first, and the rest); medians of the first micro-step, of those between, beside which no
+    update runs, and of the last; losses and norms of all iterations; gc_ms of Collections.
     """
     batches = job.batches(case.micro_batch)
     clock = Clock(job.device)
     losses: List[Any] = []
     norms: List[Any] = []
     marks: List[List[Any]] = []
+    micros: List[List[Any]] = []
     held: List[Optional[float]] = []
     begin = used = 0.0
     garbage = None
@@ -87,6 +89,7 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
         factor = workload.loss_factor(case.clip, number) / case.accumulate
         note(number)
         moments = [clock.now()]
+        micro_moments = moments[:]
         for micro in range(case.accumulate):
             at = number * case.accumulate + micro
             loss = row.forward(batches[at % len(batches)], factor)
@@ -94,6 +97,8 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
                 note(number)
                 moments.append(clock.now())
             row.backward(loss)
+            if micro < case.accumulate - 1:
+                micro_moments.append(clock.now())
         note(number)
         moments.append(clock.now())
         norm = row.step()
@@ -104,6 +109,7 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
         del loss
         if number >= warm:
             marks.append(moments)
+            micros.append([*micro_moments, moments[2]])
     row.drain()
     wall = time.perf_counter() - begin
     end = clock.now()
@@ -112,7 +118,11 @@ def iterate(row: rows.Row, job: rows.Job, case: Case, count: int, warm: int,
     each = [clock.ms(a, b) for a, b in zip(starts, starts[1:])]
     phases = {name: median([clock.ms(moments[i], moments[i + 1]) for moments in marks])
               for i, name in enumerate(("forward", "backward", "step"))}
+    spans = [[clock.ms(a, b) for a, b in zip(ends, ends[1:])] for ends in micros]
+    parts = {"first": slice(1), "between": slice(1, -1), "last": slice(-1, None)}
     return {
+        "micro_steps_ms": {name: median([ms for span in spans for ms in span[part]])
+                           for name, part in parts.items()} if case.accumulate > 2 else {},
         "gpu_allocated_gib": dict(zip(("before_forward", "after_forward", "after_backward",
                                        "after_update"), held)),
         "iterations": len(marks), "wall_ms": round(wall * 1e3 / len(marks), 3),
