@@ -128,8 +128,8 @@ static double pass_beside(const hk_sim_state *s, const hk_active_op *active,
   return hk_slowest_rate(kept * active->computed, launched, scatter, active->among);
 }
 
-/* Forward or backward beside the update of its rank, or beside copies of sums (`slowed`). The cap
- * is kept, because the slowest rank takes longer to compute than all other rates. */
+/* Forward or backward beside the update of its rank, or beside copies in of sums (`slowed`). The
+ * cap is kept, because the slowest rank takes longer to compute than all other rates. */
 static double pass_cap(const hk_sim_state *s, hk_active_op *active, const hk_host_use *host,
                        bool slowed) {
   const double kept = slowed ? s->machine->compute_beside_update.value : 1;

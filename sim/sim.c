@@ -158,8 +158,7 @@ static void demand(hk_sim_state *s, hk_active_op *active, const hk_op *op) {
   active->among = d.among;
   memset(active->beside, 0, sizeof active->beside);
   active->updates = op->phase == HK_PHASE_UPDATE;
-  active->sums = (op->kind == HK_OP_GRAD_SUM_H2D || op->kind == HK_OP_GRAD_SUM_D2H) &&
-                 !s->graph->grads_widened;
+  active->sums = op->kind == HK_OP_GRAD_SUM_H2D && !s->graph->grads_widened;
   active->traffic = d.traffic;
   active->engine = hk_turns_engine(s, d.engine);
   active->cap = d.cap;

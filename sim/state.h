@@ -33,7 +33,7 @@ typedef struct {
   bool slowed;               /* its rate is lower beside copies (hk_demand.slowed) */
   bool computes;             /* forward or backward */
   bool updates;              /* belongs to the update phase */
-  bool sums;                 /* copies sums of several micro-steps that the engine keeps */
+  bool sums;                 /* copies in sums of several micro-steps that the engine keeps */
   double beside_compute;     /* share of its cap that is kept while its rank computes */
   double launched, computed; /* see hk_demand */
   double launches_kept;      /* the same: `beside` */
@@ -125,7 +125,7 @@ typedef struct {
   unsigned *traffic; /* [rank] union of their HK_TRAFFIC_* */
   int *readers;      /* [rank] number of kernels that read host memory */
   bool *computing;   /* [rank] forward or backward is in progress */
-  bool *slowing;     /* [rank] any of them belongs to the update or copies sums */
+  bool *slowing;     /* [rank] any of them belongs to the update or copies sums in */
   hk_host_use *host; /* [rank] */
 
   hk_activity **activities;         /* the fluid operations, for hk_share */
