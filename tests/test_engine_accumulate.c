@@ -213,6 +213,40 @@ static void launches_gather_four_images(void **unused) {
   unmake(&w);
 }
 
+static void two_of_each(world *w, size_t first, size_t n) {
+  hk_error err = {0};
+  hk_gradient list[2 * TENSORS];
+  char *copies = malloc(n * 4 * 384);
+  assert_non_null(copies);
+  for (size_t i = 0; i < n; i++) {
+    char *copy = copies + i * 4 * 384;
+    list[2 * i] = make_gradient(w, first + i, true);
+    memcpy(copy, list[2 * i].data, 4 * (size_t)w->params[first + i].numel);
+    list[2 * i].data = copy;
+    list[2 * i + 1] = make_gradient(w, first + i, true);
+  }
+  must(hk_engine_gradients(w->engine, list, 2 * n, NULL, &err), &err);
+  free(copies);
+}
+
+/* The second gradient of a tensor comes when the visit of its images by the first is over, but has
+ * not been launched. */
+static void a_call_may_bring_a_tensor_twice(void **unused) {
+  (void)unused;
+  static const int64_t pieces[] = {80, 170, 384};
+  for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p++) {
+    for (int backwards = 1; backwards <= 3; backwards++) {
+      world w = {.r = {p + 97}};
+      open_transformer(&w, pieces[p]);
+      for (int i = 0; i < 3; i++) {
+        accumulate_so(&w, backwards, i == 1 ? TENSORS : 1, two_of_each);
+        assert_state(&w);
+      }
+      unmake(&w);
+    }
+  }
+}
+
 /* Updates run ahead beside the last backward, as they do with one; nothing is begun again. */
 static void updates_run_ahead_in_the_last_backward(void **unused) {
   (void)unused;
@@ -457,6 +491,7 @@ int main(void) {
       cmocka_unit_test(known_sums_are_fetched_in_time),
       cmocka_unit_test(images_that_tensors_share_are_fetched_once),
       cmocka_unit_test(launches_gather_four_images),
+      cmocka_unit_test(a_call_may_bring_a_tensor_twice),
       cmocka_unit_test(updates_run_ahead_in_the_last_backward),
       cmocka_unit_test(sums_stay_where_early_weights_will_be),
       cmocka_unit_test(wide_gradients_pass),
