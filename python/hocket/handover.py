@@ -24,7 +24,7 @@ import math
 import operator
 import threading
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class HandOver:
 
     Attributes:
         live: 1 for each tensor whose gradient the engine holds.
+        filled: tensors without a new gradient since ``p.grad.zero_()``, to which the last collect()
+            has given zeros. Nothing says that forward has read them.
         seconds: wall time spent in hooks and in collecting, waits included, since the optimizer
             was bound.
     """
@@ -55,6 +57,7 @@ class HandOver:
         # blocks that backward has freed, which takes longer than everything else here.
         self._views, self._none = (memoryview(self.live), memoryview(self.zeroed)), bytes(n)
         self._live_at = ctypes.addressof((ctypes.c_char * n).from_buffer(self.live))
+        self.filled: Set[int] = set()
         self._settled = True
         self._scaled = False  # the engine may have a factor other than 1
         self._unfinished: Optional[Tuple[int, Tensor]] = None  # of _exchange(), under way
@@ -187,8 +190,8 @@ class HandOver:
             return False
         if type(grad) is not Tensor or grad.layout is not torch.strided:
             return False
-        sole = grad.device == self.binding.device and all(map(operator.le, held, held_by_autograd()))
-        return sole and self.keeper(number, grad)
+        sole = all(map(operator.le, held, held_by_autograd()))
+        return sole and grad.device == self.binding.device and self.keeper(number, grad)
 
     def keep(self, number: int, grad: Tensor, stream: int) -> None:
         """Keeps a gradient that came on this stream until the next call of any other method. All
@@ -371,6 +374,7 @@ class HandOver:
         began = time.perf_counter()
         with self._lock:
             self._begin()
+            self.filled.clear()
             found = self._find_directly()
             fresh, grads = self._sorted_out(self._every if found is None else self._others)
             if fresh:
@@ -427,6 +431,7 @@ class HandOver:
                 self._check_handle(number, handle)
                 if not self.live[number]:
                     fresh.append(number)
+                    self.filled.add(number)
                     part, dtype = self.binding.parts[number], self.binding.grad_types[number]
                     grads.append(torch.zeros_like(part, dtype=dtype))
             else:

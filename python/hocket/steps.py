@@ -126,7 +126,8 @@ class Steps:
         held = self.handover.collect()
         if held:
             if self._attachment is not None:
-                self._attachment.check_gated(held)
+                filled = self.handover.filled
+                self._attachment.check_gated([n for n in held if n not in filled] if filled else held)
             self.handover.scale()
             self.binding.sync_groups(param_groups)
         return held

@@ -305,6 +305,37 @@ def test_zeros_are_a_gradient_but_none_is_not():
     assert_same(opt, mine, expected, other)
 
 
+class TwoExperts(nn.Module):
+    """Forward uses the first, or both."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(40, 40) for _ in range(2))
+
+    def forward(self, x, used):
+        for expert in self.experts[:used]:
+            x = expert(x)
+        return x.square().sum()
+
+
+@pytest.mark.parametrize("overlap", ["none", "forward", "both"])
+def test_zeros_of_a_weight_that_forward_does_not_read(overlap):
+    """Its gate has not waited for its update, which step() takes for a mistake only if it has a
+    gradient of backward."""
+    models = [TwoExperts() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    opt = hocket.AdamW(models[0].parameters(), cpu_threads=2, overlap=overlap)
+    opt.attach(models[0])
+    expected = ReferenceAdamW(models[1].parameters())
+    x = torch.randn(3, 40)
+    for used in (2, 1, 2, 1, 1):
+        for model, optimizer in zip(models, (opt, expected)):
+            model(x, used).backward()
+            optimizer.step()
+            model.zero_grad(set_to_none=False)
+    assert_same(opt, models[0], expected, models[1])
+
+
 def test_a_tensor_assigned_to_grad_replaces_the_held_gradient():
     mine, opt, other, expected = pair()
     backward(mine, other)
