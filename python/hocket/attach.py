@@ -445,10 +445,12 @@ class Attachment:
         or when it has raised, once more ("left")."""
         if self.replicas is None or self.detached:
             return
-        if phase == "ends":
+        if phase == "begins":
+            self.replicas.begins()
+        elif phase == "ends":
             self.replicas.gather()
         else:
-            self.replicas.inside = phase == "begins"
+            self.replicas.inside = False
 
     # -- Gradients ----------------------------------------------------------------------------
 

@@ -76,6 +76,21 @@ class Replicas:
 
     # -- Gradients ------------------------------------------------------------------------------
 
+    def begins(self) -> None:
+        """DDP's forward begins. Zeros that ``zero_grad(set_to_none=False)`` has left in the place
+        of gradients go: backward brings new gradients of all parameters, and autograd would add
+        these of a whole parameter to zeros of a rank's rows."""
+        self.inside = True
+        attachment = self._attachment()
+        if attachment is None or not attachment.optimizer().is_bound() or self.reduced:
+            return
+        optimizer = attachment.optimizer()
+        binding, handover = optimizer.binding(), optimizer.handover()
+        left = [param for n, param in enumerate(binding.params) if handover.zeroed[n]]
+        for param in (*left, *binding.empty) if torch.is_grad_enabled() else ():
+            if param.grad is not None and ranks.is_dtensor(param.grad):
+                param.grad = None
+
     def _reduce(self, bucket: Any) -> Any:
         """DDP's communication hook. Returns a future of the bucket's memory, as DDP wants it."""
         whole: Tensor = bucket.buffer()

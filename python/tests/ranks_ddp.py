@@ -59,10 +59,12 @@ def ddp_accumulates():
 
 @slow
 def ddp_otherwise():
-    """Gradients in DDP's own memory, small buckets, fp32, another model, clipping by torch."""
+    """Gradients in DDP's own memory, small buckets, fp32, another model, zeros instead of None,
+    clipping by torch."""
     options = {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01}
     exact(kind="ddp", overlap="both", sharding=options, max_norm=2.0, model="llama")
     exact(kind="ddp", overlap="forward", dtype=torch.float32, accumulate=torch.float32)
+    exact(kind="ddp", overlap="both", training={"set_to_none": False})
     opt, model, reference = start(kind="ddp", overlap="forward")
     weight = model.module.norm.weight
     train(opt, model, reference, steps=3, clip=2.0)

@@ -202,7 +202,17 @@ def start(
     return opt, mine, Reference(plain, twin, kind, lr=2e-3, max_norm=max_norm)
 
 
-def train(opt, model, reference, steps=STEPS, first=0, micro=1, sync_each=True, clip=None):
+def train(
+    opt,
+    model,
+    reference,
+    steps=STEPS,
+    first=0,
+    micro=1,
+    sync_each=True,
+    clip=None,
+    set_to_none=True,
+):
     for step in range(first, first + steps):
         for group in (*opt.param_groups, *reference.opt.param_groups):
             group["lr"] = 2e-3 / (1 + step)
@@ -226,7 +236,7 @@ def train(opt, model, reference, steps=STEPS, first=0, micro=1, sync_each=True, 
         norm = reference.opt.grad_norm
         if opt.last_step is not None and clip is None:
             assert opt.grad_norm == norm, (step, opt.grad_norm, norm)
-        opt.zero_grad()
+        opt.zero_grad(set_to_none)
 
 
 def exact(**settings):
