@@ -19,9 +19,9 @@ static void print_commands(const char *group) {
 }
 
 const char hk_help_purpose[] =
-    "Plans, simulates and runs optimizer offloading for the training of large language\n"
-    "models: which parameters are updated on the CPU or the GPU, in which order, how\n"
-    "long an iteration takes, and whether it fits in memory.";
+    "Plans, simulates and runs optimizer offloading for the training of large\n"
+    "language models: which parameters are updated on the CPU or the GPU, in which\n"
+    "order, how long an iteration takes, and whether it fits in memory.";
 
 const char hk_help_exit_status[] =
     "0 success; 1 the answer is no (does not fit, validation failed);\n"

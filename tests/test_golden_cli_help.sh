@@ -10,16 +10,16 @@
 cat >expected <<'END'
 Usage: hocket COMMAND [OPTIONS]
 
-Plans, simulates and runs optimizer offloading for the training of large language
-models: which parameters are updated on the CPU or the GPU, in which order, how
-long an iteration takes, and whether it fits in memory.
+Plans, simulates and runs optimizer offloading for the training of large
+language models: which parameters are updated on the CPU or the GPU, in which
+order, how long an iteration takes, and whether it fits in memory.
 
 Commands:
   plan              Ranks the offload schedules of a model on a machine
   estimate          Estimates the memory that a model needs, without a machine
   simulate          Simulates one iteration of a plan or of a policy
-  sweep             Simulates the product of lists of models, machines and settings
-  report            Makes one HTML page of plans, sweeps, validations and timelines
+  sweep             Simulates all combinations of models, machines and settings
+  report            Makes an HTML page of plans, sweeps, validations, timelines
   run               Runs a plan's optimizer steps on real hardware, timed
   calibrate         Measures this machine and stores a profile of it
   fit               Fits a machine profile to a table of measured runs
@@ -55,6 +55,7 @@ Example:
 Exit status: 0 success; 1 the answer is no (does not fit, validation failed);
 2 wrong usage or input; 3 the environment (no GPU, no memory, disk full).
 END
+[ -z "$(awk 'length > 80' expected)" ] || fail "hocket --help: more than 80 columns"
 for arguments in --help -h help; do
   "$hocket" $arguments >out 2>err || fail "hocket $arguments: exit $?"
   diff -u expected out || fail "hocket $arguments: not the text above"
@@ -83,6 +84,9 @@ while read -r command; do
   cmp -s out other || fail "hocket help $command: differs from --help"
   [ ! -s err ] || fail "hocket $command --help: wrote to stderr"
   grep -q "^Usage: hocket $command" out || fail "hocket $command --help: no usage"
+  # Usage, examples and the names of an option's values are not wrapped.
+  wide=$(grep -vE '^(Usage:|       ) hocket |^  (hocket|--)' out | awk 'length > 80' | head -1)
+  [ -z "$wide" ] || fail "hocket $command --help: more than 80 columns: $wide"
   example=$(sed -n '/^Example:/{n;s/^  hocket //p}' out)
   [ -n "$example" ] || fail "hocket $command --help: no example"
   if [ "$command" = sweep ]; then

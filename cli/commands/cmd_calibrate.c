@@ -149,13 +149,14 @@ const hk_command hk_command_calibrate = {
     .usage = "[--backend cuda|host] [--name NAME] [--quick] [OPTIONS]",
     .details =
         "Measures copies, kernels and host memory, alone and together, in random order.\n"
-        "It fits a profile and simulates every measurement with it. The answer is the error\n"
-        "that is expected of updates predicted with the profile. Measuring ends when more\n"
-        "time would not make that smaller, or when time is up.\n"
+        "It fits a profile and simulates every measurement with it. The answer is the\n"
+        "error that is expected of updates predicted with the profile. Measuring ends\n"
+        "when more time would not make that smaller, or when time is up.\n"
         "Duration: up to ten minutes, with --quick less than one. Every sample is stored\n"
         "when it is taken: after Ctrl-C, --resume continues.\n"
         "Exit 1: the profile is stored, but a probe failed or the expected error exceeds\n"
-        "15 % (nine in ten). Exit 3: no such device, or another calibration uses the store.",
+        "15 % (nine in ten). Exit 3: no such device, or another calibration uses the\n"
+        "store.",
     .example = "hocket calibrate --name this-node",
     .output = "also write the profile to a file",
     .options = SAME | HK_OPTION(NAME) | HK_OPTION(RESUME) | HK_OPTION(REPLACE) | HK_OPTION(SEED) |

@@ -32,7 +32,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_report = {
     .name = "report",
-    .summary = "Makes one HTML page of plans, sweeps, validations and timelines",
+    .summary = "Makes an HTML page of plans, sweeps, validations, timelines",
     .usage = "INPUT... -o PAGE.html",
     .details =
         "An INPUT is what hocket wrote: a plan file, which is simulated; the output of\n"

@@ -122,7 +122,7 @@ static hk_status run(const hk_args *args, hk_error *err) {
 
 const hk_command hk_command_sweep = {
     .name = "sweep",
-    .summary = "Simulates the product of lists of models, machines and settings",
+    .summary = "Simulates all combinations of models, machines and settings",
     .usage =
         "SPEC.json [-o FILE.db] [--csv FILE] [OPTIONS]\n"
         "       hocket sweep FILE.db [--query QUESTION] [--csv FILE]\n"
