@@ -150,7 +150,8 @@ class Attachment:
         for module in self.model.modules():
             table = module.__dict__["_parameters"]
             if isinstance(table, GatedParameters):
-                table.gates = tuple(gate for gate in table.gates if gate() is not None) + (me,)
+                others = (gate for gate in table.gates if gate() not in (None, self))
+                table.gates = (*others, me)
             else:
                 gated = GatedParameters(table)
                 gated.gates = (me,)
@@ -189,11 +190,12 @@ class Attachment:
     # -- The first iteration ------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Called before the engine is made: looks whether the model has been sharded, which gives
-        it other parameters."""
+        """Called before the engine is made: looks whether the model has got other parameters since
+        attach(), by modules that were added, or because it has been sharded."""
+        self.names = {id(p): name for name, p in named_parameters(self.model).items()}
+        self._gate_parameters()
         if self.shards is None and is_sharded(self.model):
             self.shards = Shards(self)
-            self.names = {id(p): name for name, p in named_parameters(self.model).items()}
             for handle in self._hooked.values():
                 handle.remove()
             self._hooked.clear()

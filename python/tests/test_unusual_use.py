@@ -45,6 +45,26 @@ def test_moved_and_converted_before_the_first_step():
     assert_same(opt, model, expected, other)
 
 
+@pytest.mark.parametrize("overlap", ["none", "forward", "both"])
+def test_a_module_is_added_before_the_first_step(overlap):
+    """After attach(), as adapters are."""
+    torch.manual_seed(2)
+    model, added = nn.Sequential(nn.Linear(30, 30)), nn.Linear(30, 30)
+    other = copy.deepcopy(nn.Sequential(*model, added))
+    opt = hocket.AdamW(model.parameters(), cpu_threads=2, overlap=overlap)
+    opt.attach(model)
+    model.append(added)
+    opt.add_param_group({"params": list(added.parameters())})
+    expected = ReferenceAdamW(other.parameters())
+    for _ in range(3):
+        x = torch.randn(5, 30)
+        for one, optimizer in ((model, opt), (other, expected)):
+            one(x).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert_same(opt, model, expected, other)
+
+
 @pytest.mark.parametrize("attached", [False, True])
 def test_a_closure_computes_loss_and_gradients_as_in_torch(attached):
     model, other = make("gpt"), make("gpt")
