@@ -127,7 +127,8 @@ class Steps:
         if held:
             if self._attachment is not None:
                 filled = self.handover.filled
-                self._attachment.check_gated([n for n in held if n not in filled] if filled else held)
+                read = [n for n in held if n not in filled] if filled else held
+                self._attachment.check_gated(read)
             self.handover.scale()
             self.binding.sync_groups(param_groups)
         return held
