@@ -162,8 +162,8 @@ static void images_that_tensors_share_are_fetched_once(void **unused) {
   }
 }
 
-/* What hand-overs queue on the caller's stream. */
-static struct {
+/* What hand-overs of this thread queue on the caller's stream; the engine's threads use others. */
+static _Thread_local struct {
   const hk_stream *stream; /* NULL: nothing is counted */
   int64_t launches, waits, records;
 } queued;
@@ -194,6 +194,8 @@ static void by_one_counted_call(world *w, size_t first, size_t n) {
  * them: all three take time of the device. */
 static void launches_gather_four_images(void **unused) {
   (void)unused;
+  hk_error err = {0};
+  bool there;
   world w = {.r = {95}};
   open_transformer(&w, 80);
   for (int i = 0; i < 2; i++) accumulate_so(&w, 4, TENSORS, by_one_call);
@@ -201,9 +203,11 @@ static void launches_gather_four_images(void **unused) {
   counting.launch = count_launch;
   counting.wait = count_wait;
   counting.record = count_record;
+  must(hk_engine_drain(w.engine, -1, &there, &err), &err); /* its threads read `ops` */
   w.engine->backend->ops = &counting;
   memset(&queued, 0, sizeof queued);
   accumulate_so(&w, 4, TENSORS, by_one_counted_call);
+  must(hk_engine_drain(w.engine, -1, &there, &err), &err);
   w.engine->backend->ops = &hk_backend_host;
   const int64_t launches = 4 * w.engine->training->n_passing / 4;
   assert_int_equal(queued.launches, launches);

@@ -85,7 +85,7 @@ while read -r command; do
   [ ! -s err ] || fail "hocket $command --help: wrote to stderr"
   grep -q "^Usage: hocket $command" out || fail "hocket $command --help: no usage"
   # Usage, examples and the names of an option's values are not wrapped.
-  wide=$(grep -vE '^(Usage:|       ) hocket |^  (hocket|--)' out | awk 'length > 80' | head -1)
+  wide=$(grep -vE '^(Usage:|      ) hocket |^  (hocket|--)' out | awk 'length > 80' | head -1)
   [ -z "$wide" ] || fail "hocket $command --help: more than 80 columns: $wide"
   example=$(sed -n '/^Example:/{n;s/^  hocket //p}' out)
   [ -n "$example" ] || fail "hocket $command --help: no example"

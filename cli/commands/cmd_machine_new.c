@@ -218,9 +218,9 @@ const hk_command hk_command_machine_parts = {
     .usage = "[gpu|cpu|memory|link] [--wide] [--json]",
     .details =
         "Figures are those of data sheets; what machines reach of them is in\n"
-        "share/parts/transfer.json. In parentheses: how the figures were compared with the\n"
-        "data sheet (its own text, a copy of it, a quotation, a formula), and which were not.\n"
-        "--json also has the address of what was read.",
+        "share/parts/transfer.json. In parentheses: how the figures were compared with\n"
+        "the data sheet (its own text, a copy of it, a quotation, a formula), and which\n"
+        "were not. --json also has the address of what was read.",
     .example = "hocket machine parts gpu",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .most_operands = 1,

@@ -149,8 +149,8 @@ const hk_command hk_command_trace_diff = {
         "prediction of B. The difference of the makespans is divided among causes that\n"
         "add up to it. If A was simulated, its profile tells what each operation takes\n"
         "alone, and so separates contention from rate.\n"
-        "If A and B are plan files, it prints the settings that differ, and the parameters\n"
-        "on each route.",
+        "If A and B are plan files, it prints the settings that differ, and the\n"
+        "parameters on each route.",
     .example = "hocket trace diff 1 2",
     .options = HK_OPTION(JSON) | HK_OPTION(WIDE),
     .least_operands = 2,
