@@ -129,9 +129,6 @@ def handle_in(grad: Optional[Tensor]) -> Optional[GradientHandle]:
     return part if type(part) is GradientHandle else None
 
 
-# -- Without values. NotImplemented: they are needed --------------------------------------------
-
-
 class _Trial:
     """Holds a gradient to which autograd adds, as a HandOver does."""
 
@@ -153,6 +150,10 @@ def held_by_autograd() -> Tuple[int, int]:
         param.grad = GradientHandle(trial, 0)  # type: ignore[arg-type]
         (param * torch.ones(2, 2, device="cpu")).sum().backward()  # type: ignore[no-untyped-call]
     return trial.held
+
+
+# -- Without values. NotImplemented: they are needed --------------------------------------------
+
 
 def _add_(self: Any, other: Any, *, alpha: float = 1) -> Any:
     plain = isinstance(other, Tensor) and not isinstance(other, GradientHandle)
