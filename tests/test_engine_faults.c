@@ -282,8 +282,8 @@ static bool fail_gradients(void *arg, hk_host_fault what, int64_t n) {
   hk_status status = hand_some(engine, 0, 1, &err);
   if (status == HK_OK) status = hk_engine_flush(engine, &err);
   if (status == HK_OK) status = hk_engine_sum_of_squares(engine, -1, &sum, &err);
-  /* A copy to host memory that fails may do so after that call. */
-  if (status == HK_OK) status = hk_backend_host.stream_sync(engine->training->flush, &err);
+  /* These calls return before the gradients' copies to the host end. */
+  if (status == HK_OK) status = engine->backend->ops->stream_sync(engine->training->flush, &err);
   hk_backend_host_fail(engine->backend, what, -1);
   hk_step_report report;
   if (status != HK_OK) {
