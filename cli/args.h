@@ -101,7 +101,8 @@
   X(SEARCH, "search", 0, REAL, search, "SECONDS", 0.1, 86400,                                      \
     "search so long for a faster schedule than the policies have, from the best of them")          \
   X(GPU_MEMORY, "gpu-memory", 0, COUNT, gpu_memory, "BYTES", 0, 1e15,                              \
-    "memory for state and early weights on each GPU, with k, M or G (default: what is free)")      \
+    "memory on each GPU for state, with --overlap also its gradients, early weights and sums; "    \
+    "k, M or G (default: what is free)")                                                           \
   X(HOST_MEMORY, "host-memory", 0, COUNT, host_memory, "BYTES", 0, 1e15,                           \
     "host memory of a node for the optimizer, with k, M or G (default: the profile's)")            \
   X(CPU_THREADS, "cpu-threads", 0, WHOLE, cpu_threads, "N", 1, 4096,                               \

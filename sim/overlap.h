@@ -45,10 +45,6 @@ hk_status hk_overlap_search(const hk_model *model, const hk_machine *machine, co
  * that filled all of an H200 ran out of memory in its first forward. */
 #define HK_OVERLAP_RESERVE 0.03
 
-/* GPU memory of what may stay there or not: state with its gradients, early weights, sums, and
- * buffers that only clipped steps need. */
-hk_bytes hk_overlap_gpu_bytes(const hk_plan *plan);
-
 /* Of a plan that fits, with this iteration: the mean of steps that are clipped and steps that are
  * not, and the same as it is compared, longer by what measurements were longer than simulations. */
 hk_status hk_overlap_judge(const hk_plan *plan, hk_ns iteration, double clip_share,

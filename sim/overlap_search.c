@@ -107,7 +107,7 @@ static hk_status held_round(hk_overlap_trials *s, hk_error *err) {
     hk_plan plan;
     at.held = strides[0];
     HK_TRY(hk_trials_plan(s, at, &plan, err));
-    fits = at.resident == 0 || hk_trials_allow(s, &plan);
+    fits = at.resident == 0 || hk_plan_keeps_within(&plan, &s->gpu_limit);
     hk_plan_free(&plan);
   }
   for (int i = 0; i < N; i++) {

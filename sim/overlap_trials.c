@@ -39,33 +39,10 @@ static hk_status run_ahead(const hk_overlap_trials *s, hk_spec spec, hk_plan *pl
   return HK_OK;
 }
 
-/* GPU memory of state that stays there, with its gradients. */
-static hk_bytes resident_bytes(const hk_plan *plan) {
-  return hk_plan_gpu_state(plan) + HK_BYTES_BF16 * hk_plan_on_route(plan, HK_ROUTE_RESIDENT);
-}
-
-/* GPU memory of staging buffers that only clipped steps need. */
-static hk_bytes held_staging(const hk_plan *plan) {
-  if (hk_plan_held_staged(plan) == 0 || hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0) return 0;
-  const int64_t grads = plan->model.mixed_types ? HK_BYTES_FP32 : HK_BYTES_BF16;
-  return plan->buffers *
-         (hk_state_bytes(plan->optimizer, plan->piece_numel) + grads * plan->piece_numel);
-}
-
-hk_bytes hk_overlap_gpu_bytes(const hk_plan *plan) {
-  return resident_bytes(plan) + held_staging(plan) + HK_BYTES_BF16 * hk_plan_early(plan) +
-         plan->sum_bytes;
-}
-
-bool hk_trials_allow(const hk_overlap_trials *s, const hk_plan *plan) {
-  return hk_plan_held_staged(plan) == 0 ||
-         resident_bytes(plan) + held_staging(plan) <= s->gpu_limit;
-}
-
 /* Lets new weights wait in GPU memory until the norm is known, as many as what resident state
  * leaves of the limit holds: those of the shallow blocks first, for which forward waits longest. */
 static void send_early(const hk_overlap_trials *s, hk_plan *plan) {
-  hk_bytes left = s->gpu_limit - resident_bytes(plan) - held_staging(plan);
+  hk_bytes left = s->gpu_limit - hk_plan_gpu_kept(plan);
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     hk_plan_subgroup *subgroup = &plan->subgroups[i];
     const hk_bytes weights = HK_BYTES_BF16 * subgroup->numel;
@@ -81,7 +58,7 @@ static void keep_sums(const hk_overlap_trials *s, hk_plan *plan) {
   const hk_grad_room room = hk_plan_grad_room(plan);
   if (plan->job.grad_accum <= 1 || room.slots == room.pieces) return;
   const hk_bytes slot = room.bytes / room.slots;
-  const int64_t fit = hk_max(0, s->gpu_limit - hk_overlap_gpu_bytes(plan)) / slot;
+  const int64_t fit = hk_max(0, s->gpu_limit - hk_plan_gpu_kept(plan)) / slot;
   plan->sum_bytes = hk_min(fit, room.pieces - room.slots) * slot;
 }
 
@@ -156,7 +133,7 @@ static hk_status bound(const hk_overlap_trials *s, hk_trial *t, hk_error *err) {
     return HK_OK;
   }
   HK_TRY(hk_turn_least(&s->turn, &t->plan, &t->least, err));
-  t->known = !hk_trials_allow(s, &t->plan);
+  t->known = !hk_plan_keeps_within(&t->plan, &s->gpu_limit);
   t->cost = t->known ? INT64_MAX : least_cost(s, &t->plan, t->least);
   return HK_OK;
 }

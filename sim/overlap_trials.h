@@ -48,8 +48,6 @@ typedef struct {
 } hk_overlap_trials;
 
 hk_status hk_trials_plan(const hk_overlap_trials *s, hk_spec spec, hk_plan *plan, hk_error *err);
-/* Whether state and the buffers of clipped steps are within the limit. */
-bool hk_trials_allow(const hk_overlap_trials *s, const hk_plan *plan);
 /* Adds the specs that are new and possible, while there is room. */
 hk_status hk_trials_add(hk_overlap_trials *s, const hk_spec *specs, int n, hk_error *err);
 /* *best: the best trial of a kind, of those within HK_AS_GOOD of the fastest; NULL: none fits.

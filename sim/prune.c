@@ -51,10 +51,10 @@ static hk_status bound_of(const pruning *p, const hk_plan *plan, hk_ns *bound) {
   return HK_OK;
 }
 
-/* State on a GPU above what is allowed. */
+/* What a plan keeps on a GPU above what is allowed. */
 static hk_bytes over_limit(const hk_plan_settings *settings, const hk_plan *plan) {
   const hk_bytes *most = settings->gpu_state;
-  return hk_plan_keeps_within(plan, most) ? 0 : hk_plan_gpu_state(plan) - *most;
+  return hk_plan_keeps_within(plan, most) ? 0 : hk_plan_gpu_kept(plan) - *most;
 }
 
 hk_status hk_prune_lacks(const hk_plan *plan, const hk_plan_settings *settings, bool closely,

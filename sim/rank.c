@@ -237,17 +237,19 @@ static void add_searched(hk_ranking *ranking, hk_overlap_search_result *found) {
   ranking->forecasts[i] = found->best;
 }
 
-/* Marks plans that keep more state on a GPU than the user allows as not fitting. */
+/* Marks plans that keep more on a GPU than the user allows as not fitting. */
 static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
   for (size_t i = 0; i < ranking->n; i++) {
     hk_forecast *f = &ranking->forecasts[i];
     if (hk_plan_keeps_within(&f->plan, settings->gpu_state)) continue;
-    const hk_bytes state = hk_plan_gpu_state(&f->plan), over = state - *settings->gpu_state;
+    const hk_bytes kept = hk_plan_gpu_kept(&f->plan), over = kept - *settings->gpu_state;
     char there[16], allowed[16];
     f->feasible = false;
     f->gpu_short = hk_max(f->gpu_short, over);
-    snprintf(f->problem, sizeof f->problem, "keeps %s of state on each GPU, --gpu-memory allows %s",
-             hk_format_bytes(state, there, sizeof there),
+    snprintf(f->problem, sizeof f->problem,
+             "keeps %s of state%s on each GPU, --gpu-memory allows %s",
+             hk_format_bytes(kept, there, sizeof there),
+             f->plan.overlap == HK_OVERLAP_NONE ? "" : " and gradients",
              hk_format_bytes(*settings->gpu_state, allowed, sizeof allowed));
     snprintf(f->advice, sizeof f->advice, "try a larger --gpu-memory");
   }

@@ -386,11 +386,6 @@ static hk_status changed(const hill *h, int64_t round, int i, hk_plan *plan, boo
 
 /* -- Rounds ----------------------------------------------------------------------------------- */
 
-/* What --gpu-memory limits. */
-static hk_bytes kept(const hk_plan *plan) {
-  return plan->overlap == HK_OVERLAP_NONE ? hk_plan_gpu_state(plan) : hk_overlap_gpu_bytes(plan);
-}
-
 /* Without an overlap. */
 static hk_status simulate_alone(const hill *h, const hk_plan *plan, judgement *is, hk_error *err) {
   hk_plan copy;
@@ -419,7 +414,7 @@ static hk_status simulate_overlapped(const hill *h, const hk_plan *plan, judgeme
  * or without a steady iteration has no cost. */
 static hk_status simulate(const hill *h, const hk_plan *plan, judgement *is, hk_error *err) {
   hk_error refusal;
-  if (hk_plan_check(plan, &refusal) != HK_OK || kept(plan) > h->most_kept) return HK_OK;
+  if (hk_plan_check(plan, &refusal) != HK_OK || hk_plan_gpu_kept(plan) > h->most_kept) return HK_OK;
   return plan->overlap == HK_OVERLAP_NONE ? simulate_alone(h, plan, is, err)
                                           : simulate_overlapped(h, plan, is, err);
 }
@@ -533,7 +528,7 @@ static void set_limits(hill *h, const hk_forecast *start) {
   const double share = reserves ? 1 - HK_OVERLAP_RESERVE : 1;
   h->most_peak = hk_max(m->peak, (hk_bytes)(share * (double)m->capacity));
   const hk_bytes *given = h->options->gpu_state;
-  h->most_kept = given == NULL ? INT64_MAX : hk_max(*given, kept(&start->plan));
+  h->most_kept = given == NULL ? INT64_MAX : hk_max(*given, hk_plan_gpu_kept(&start->plan));
 }
 
 hk_status hk_search(const hk_forecast *start, const hk_machine *machine,

@@ -65,7 +65,7 @@ static void open_trials(fixture *x, uint64_t seed) {
        &err);
   for (size_t i = 0; i < x->start.n_subgroups; i++) x->start.subgroups[i].ahead = false;
   x->t = (hk_overlap_trials){.machine = &x->machine, .start = &x->start};
-  x->t.gpu_limit = 12000000000;
+  x->t.gpu_limit = 12600000000; /* 9 resident blocks with their gradients */
   x->t.most_resident = pick(&r, 1, 9);
   must(hk_turn_open(&x->start, &x->machine, &x->t.turn, &err), &err);
   add_trials(&x->t);

@@ -252,6 +252,44 @@ static void what_is_proven_worse_is_left_out(void **state) {
   hk_model_free(&model);
 }
 
+/* --gpu-memory limits the same bytes in every plan with an overlap: the policies' plans once kept
+ * as much state as the searched one's state and gradients. */
+static void all_overlaps_have_one_limit(void **state) {
+  (void)state;
+  static const hk_bytes limit = 9500000000;
+  static const hk_ranking_options all = {.fixed = HK_POLICY_OPTIONS_NONE};
+  hk_error err = {0};
+  hk_machine m;
+  hk_model model;
+  must(hk_machine_load("h200-node-16c", &m, &err), &err);
+  must(hk_model_load("llama-3.2-3b", &model, &err), &err);
+  for (int overlap = HK_OVERLAP_NONE + 1; overlap < HK_OVERLAP_COUNT; overlap++) {
+    const hk_job job = {.gpus = 1,
+                        .nodes = 1,
+                        .tp = 1,
+                        .micro_batch = 4,
+                        .grad_accum = 4,
+                        .seq = 2048,
+                        .checkpoint_activations = true};
+    const hk_plan_settings settings = {
+        .overlap = (hk_overlap)overlap, .gpu_state = &limit, .clip_share = 1};
+    hk_ranking ranking;
+    bool refused = false;
+    must(hk_rank(&model, &m, &job, &settings, &all, &ranking, &err), &err);
+    for (size_t i = 0; i < ranking.n; i++) {
+      const hk_plan *plan = &ranking.forecasts[i].plan;
+      const hk_bytes gradients = 2 * hk_plan_on_route(plan, HK_ROUTE_RESIDENT);
+      const bool within = hk_plan_gpu_state(plan) + gradients + plan->sum_bytes <= limit;
+      assert_true(within || !ranking.forecasts[i].feasible);
+      refused = refused || !within;
+    }
+    assert_true(ranking.forecasts[0].feasible && refused);
+    hk_ranking_free(&ranking);
+  }
+  hk_model_free(&model);
+  hk_machine_free(&m);
+}
+
 /* Iteration of the first plan for llama-2-7b on one H200 with so much of its GPU memory. */
 static hk_ns planned(hk_overlap overlap, double memory) {
   static const hk_job job = {.gpus = 1,
@@ -296,6 +334,7 @@ int main(void) {
       cmocka_unit_test(fixed_settings_hold_for_all),
       cmocka_unit_test(backward_waits_where_gradients_do_not_fit),
       cmocka_unit_test(what_is_proven_worse_is_left_out),
+      cmocka_unit_test(all_overlaps_have_one_limit),
       cmocka_unit_test(both_is_not_slower_than_forward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

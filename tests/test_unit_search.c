@@ -285,7 +285,7 @@ static void keeps_the_limits_of_an_overlap(void **state) {
     const double capacity = (double)(start.result.memory.peak + limit);
     hk_search_options options = {.seconds = 1e9, .rounds = 100, .gpu_state = &limit};
     must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
-    assert_true(found.feasible && hk_overlap_gpu_bytes(&found.plan) <= limit);
+    assert_true(found.feasible && hk_plan_gpu_kept(&found.plan) <= limit);
     hk_forecast_free(&found);
     options.gpu_state = NULL;
     hk_machine small = of.machine;

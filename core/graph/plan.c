@@ -499,8 +499,24 @@ hk_bytes hk_plan_gpu_state(const hk_plan *plan) {
   return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
 }
 
+/* Staging buffers that only clipped steps need. */
+static hk_bytes held_staging(const hk_plan *plan) {
+  if (hk_plan_held_staged(plan) == 0 || hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0) return 0;
+  const int64_t grads = plan->model.mixed_types ? HK_BYTES_FP32 : HK_BYTES_BF16;
+  return plan->buffers *
+         (hk_state_bytes(plan->optimizer, plan->piece_numel) + grads * plan->piece_numel);
+}
+
+hk_bytes hk_plan_gpu_kept(const hk_plan *plan) {
+  const hk_bytes state = hk_plan_gpu_state(plan);
+  if (plan->overlap == HK_OVERLAP_NONE) return state;
+  const int64_t resident = hk_plan_on_route(plan, HK_ROUTE_RESIDENT);
+  return state + HK_BYTES_BF16 * (resident + hk_plan_early(plan)) + held_staging(plan) +
+         plan->sum_bytes;
+}
+
 bool hk_plan_keeps_within(const hk_plan *plan, const hk_bytes *limit) {
-  return limit == NULL || hk_plan_gpu_state(plan) <= *limit;
+  return limit == NULL || hk_plan_gpu_kept(plan) <= *limit;
 }
 
 bool hk_plan_interleaves(const hk_plan *plan) {

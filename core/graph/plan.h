@@ -277,8 +277,13 @@ size_t hk_plan_count(const hk_plan *plan, hk_route route);
 /* Parameters of one rank on a route, and on each. */
 int64_t hk_plan_on_route(const hk_plan *plan, hk_route route);
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);
-/* State of one rank that stays on the GPU, and whether it is within `limit` (NULL: none). */
+/* State of one rank that stays on the GPU, bytes. */
 hk_bytes hk_plan_gpu_state(const hk_plan *plan);
+/* GPU memory of one rank that --gpu-memory limits, bytes. Without an overlap: state that stays
+ * there. With one also that state's gradients, early weights, sums of several micro-steps, and
+ * staging buffers that only clipped steps need. */
+hk_bytes hk_plan_gpu_kept(const hk_plan *plan);
+/* Whether it is at most *limit (NULL: no limit). */
 bool hk_plan_keeps_within(const hk_plan *plan, const hk_bytes *limit);
 
 /* Whether, under DeepSpeed, the step is that of the Deep Optimizer States prototype. It is if a
