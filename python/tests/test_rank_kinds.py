@@ -100,8 +100,9 @@ def test_phases_of_the_slowest_iteration(kinds):
 def test_collections_are_noted_until_the_end(root):
     found = module(root, "measure").Collections()
     before = len(gc.callbacks)
+    assert gc.get_freeze_count() > 10_000 and len(gc.get_objects()) < 1000
     gc.collect()
     gc.collect(1)
     noted = found.end()
     assert {"1", "2"} <= set(noted) and all(ms >= 0 for ms in noted.values())
-    assert len(gc.callbacks) == before - 1
+    assert len(gc.callbacks) == before - 1 and gc.get_freeze_count() == 0
