@@ -26,7 +26,7 @@ typedef struct {
   int simulations;    /* compared plans: equal ones, and those that need not be simulated, count */
   hk_ns closed_form_ns; /* of `best` */
   hk_bytes gpu_state;   /* state on each GPU in `best` */
-  hk_bytes gpu_limit;   /* upper limit of that state */
+  hk_bytes gpu_limit;   /* upper limit of hk_plan_gpu_kept */
   bool limit_given;     /* true: the user set gpu_limit; false: activations leave that much */
   hk_ns none_ns;        /* an iteration of the same plan without an overlap */
 } hk_overlap_search_result;

@@ -12,7 +12,7 @@
  *   the update (hk_bound_shares) after forward and backward (hk_bound_training), with one
  *   hk_turn_least. Takes those with the smallest bounds first;
  * - with an overlap, plans that fit and whose preview takes longer than the fastest;
- * - plans that are known to lack memory (hk_forecast_least_memory) or to keep more state on a GPU
+ * - plans that are known to lack memory (hk_forecast_least_memory) or to keep more on a GPU
  *   than settings->gpu_state, if another one fits; if none does, those of them that are known to
  *   lack more than another one. If they lack memory with any flush, hk_forecast_least_peak says how
  *   much they lack.

@@ -18,7 +18,7 @@ typedef struct {
   hk_clip clip;       /* it matters with overlap `both` only */
   double clip_share;  /* share of steps in which clipping by the norm acts, 0 to 1: plans are
                          compared  by the mean of both kinds of step */
-  const hk_bytes *gpu_state; /* the most state that each GPU may keep; NULL: what fits */
+  const hk_bytes *gpu_state; /* most of hk_plan_gpu_kept on each GPU; NULL: what fits */
 } hk_plan_settings;
 
 /* A candidate: a policy with its options under a runtime. */
@@ -54,7 +54,7 @@ typedef struct {
    * overlap they are 0. */
   int simulations;
   hk_ns closed_form_ns;
-  hk_bytes gpu_limit; /* most state on each GPU that was allowed */
+  hk_bytes gpu_limit; /* most of hk_plan_gpu_kept that was allowed */
   char reason[2048];  /* why the first is the fastest, or why nothing fits and what would help */
 } hk_ranking;
 

@@ -81,7 +81,7 @@ static hk_status try_step(const problem *p, const family *f, int step, bool any,
   return status;
 }
 
-/* Whether memory that the plan at a step needs with any flush lacks, or it keeps more state on a
+/* Whether memory that the plan at a step needs with any flush lacks, or it keeps more on a
  * GPU than allowed. Sets t->lacks_host. */
 static hk_status is_too_large(const problem *p, const family *f, int step, trial *t, bool *yes,
                               hk_error *err) {
