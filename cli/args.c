@@ -3,6 +3,7 @@
 #include "cli/args.h"
 
 #include <errno.h>
+#include <float.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -68,8 +69,13 @@ static double count_factor(const char *suffix, bool bytes) {
   return *suffix ? 0 : at ? pow(binary ? 1024 : 1000, (double)(at - letters + 1)) : 1;
 }
 
-/* "15G", "1.5T"; of an option in bytes also "128GiB". Digits and point only: no sign, no exponent.
- */
+/* A decimal fraction times its factor can miss a whole number by rounding: 8.14 * 10^9 does. */
+static bool is_whole(double scaled) {
+  return fabs(scaled - round(scaled)) <= 2 * DBL_EPSILON * scaled;
+}
+
+/* "15G", "1.5T"; of an option in bytes also "128GiB". "8.8GiB" is rounded to bytes. Digits and
+ * point only: no sign, no exponent. */
 static hk_status read_count(const hk_option *option, const char *text, int64_t *out,
                             hk_error *err) {
   const bool bytes = option->value && strcmp(option->value, "BYTES") == 0;
@@ -77,8 +83,9 @@ static hk_status read_count(const hk_option *option, const char *text, int64_t *
   char *end = NULL;
   const double value = digits > 0 ? strtod(text, &end) : 0;
   const double factor = end == text + digits ? count_factor(end, bytes) : 0;
-  const double scaled = value * factor;
-  if (factor > 0 && scaled == round(scaled) && scaled >= option->least && scaled <= option->most) {
+  const bool whole = (bytes && factor > 1) || is_whole(value * factor);
+  const double scaled = round(value * factor);
+  if (factor > 0 && whole && scaled >= option->least && scaled <= option->most) {
     *out = (int64_t)scaled;
     return HK_OK;
   }
@@ -101,8 +108,7 @@ static hk_status read_amount(const hk_option *option, const char *text, int64_t 
                                                          : 1;
   const double amount = round(value * factor);
   const bool complete = end == text + digits && (suffix == '\0' || (factor > 1 && !end[1]));
-  const bool whole = fabs(amount - value * factor) < 1e-6;
-  if (complete && whole && amount >= option->least && amount <= option->most) {
+  if (complete && is_whole(value * factor) && amount >= option->least && amount <= option->most) {
     *out = (int64_t)amount;
     return HK_OK;
   }

@@ -66,17 +66,33 @@ static void largest_counts_are_exact(void **state) {
   static const struct {
     const char *text;
     int64_t value;
-  } rows[] = {{"1", 1},
-              {"12k", 12000},
-              {"999999999999", 999999999999},
-              {"7M", 7000000},
-              {"1000G", 1000000000000}};
+  } rows[] = {{"1", 1},        {"12k", 12000},        {"999999999999", 999999999999},
+              {"7M", 7000000}, {"8.14G", 8140000000}, {"1000G", 1000000000000}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     char line[64];
     hk_args args;
     snprintf(line, sizeof line, "plan --subgroup %s", rows[i].text);
     assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
     assert_int_equal(args.subgroup, rows[i].value);
+  }
+}
+
+static void sizes_are_rounded_to_bytes(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    int64_t value; /* 0: refused */
+  } rows[] = {
+      {"9.5G", 9500000000}, {"8.14GB", 8140000000},     {"8.8GiB", 9448928051}, /* 9448928051.2 */
+      {"0.7kB", 700},       {"9500000000", 9500000000}, {"700.5", 0},           {"700.5B", 0},
+      {"8.8Gb", 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    char line[64];
+    hk_args args;
+    snprintf(line, sizeof line, "plan --gpu-memory %s", rows[i].text);
+    const hk_status status = parse(line, EVERYTHING, &args, NULL);
+    if (status != (rows[i].value > 0 ? HK_OK : HK_INPUT)) fail_msg("%s", rows[i].text);
+    if (status == HK_OK) assert_int_equal(args.gpu_memory, rows[i].value);
   }
 }
 
@@ -89,6 +105,8 @@ static void amounts(void **state) {
               {"7B", 7000000000},
               {"6.7G", 6700000000},
               {"0.125G", 125000000},
+              {"8.14G", 8140000000},
+              {"16.1G", 16100000000},
               {"300000", 300000},
               {"300000.5", 0},
               {"1.0000001M", 0},
@@ -214,6 +232,7 @@ int main(void) {
       cmocka_unit_test(defaults),
       cmocka_unit_test(values),
       cmocka_unit_test(largest_counts_are_exact),
+      cmocka_unit_test(sizes_are_rounded_to_bytes),
       cmocka_unit_test(amounts),
       cmocka_unit_test(values_out_of_range),
       cmocka_unit_test(last_one_wins),
