@@ -57,10 +57,18 @@ static hk_status read_whole(const hk_option *option, const char *text, int64_t *
                  option->kind == HK_STRIDE ? " or 'auto'" : "", text);
 }
 
-/* The factor of "k", "M", "G" or "T", as "Ki", "Mi", "Gi" or "Ti" a power of 1024, and an option's
- * unit B behind. 0: something else. */
-static double count_factor(const char *suffix, bool bytes) {
+static bool in_bytes(const hk_option *option) {
+  return option->value && strcmp(option->value, "BYTES") == 0;
+}
+
+/* The factor of "k", "M", "G" or "T". Of an option in bytes "Ki", "Mi", "Gi" or "Ti" is a power of
+ * 1024, and its unit B may be behind. Of an amount "B" is 10^9 as "G" is, and there is no "T". 0:
+ * something else. */
+static double count_factor(const hk_option *option, const char *suffix) {
   static const char letters[] = "kMGT";
+  const bool bytes = in_bytes(option);
+  if (option->kind == HK_AMOUNT && strcmp(suffix, "B") == 0) return 1e9;
+  if (option->kind == HK_AMOUNT && *suffix == 'T') return 0;
   const char *at = *suffix ? strchr(letters, strncmp(suffix, "Ki", 2) == 0 ? 'k' : *suffix) : NULL;
   if (at) suffix++;
   const bool binary = bytes && at && *suffix == 'i';
@@ -74,15 +82,15 @@ static bool is_whole(double scaled) {
   return fabs(scaled - round(scaled)) <= 2 * DBL_EPSILON * scaled;
 }
 
-/* "15G", "1.5T"; of an option in bytes also "128GiB". "8.8GiB" is rounded to bytes. Digits and
- * point only: no sign, no exponent. */
+/* "15G", "1.5T"; of an option in bytes also "128GiB", and "8.8GiB" is rounded to bytes; of an
+ * amount also "6.7B". Digits and point only: no sign, no exponent. */
 static hk_status read_count(const hk_option *option, const char *text, int64_t *out,
                             hk_error *err) {
-  const bool bytes = option->value && strcmp(option->value, "BYTES") == 0;
+  const bool bytes = in_bytes(option), amount = option->kind == HK_AMOUNT;
   const size_t digits = strspn(text, "0123456789.");
   char *end = NULL;
   const double value = digits > 0 ? strtod(text, &end) : 0;
-  const double factor = end == text + digits ? count_factor(end, bytes) : 0;
+  const double factor = end == text + digits ? count_factor(option, end) : 0;
   const bool whole = (bytes && factor > 1) || is_whole(value * factor);
   const double scaled = round(value * factor);
   if (factor > 0 && whole && scaled >= option->least && scaled <= option->most) {
@@ -90,32 +98,12 @@ static hk_status read_count(const hk_option *option, const char *text, int64_t *
     return HK_OK;
   }
   return hk_fail(err, HK_INPUT,
-                 "option '--%s': expected a whole number from %.0f to %.0f, %s, got '%s'",
-                 option->name, option->least, option->most,
-                 bytes ? "such as 64G or 64GiB" : "with k, M, G or T for 10^3 to 10^12", text);
-}
-
-/* "7G", "6.7G", "6.7B", "125M". Digits and point only: no sign, no exponent. */
-static hk_status read_amount(const hk_option *option, const char *text, int64_t *out,
-                             hk_error *err) {
-  const size_t digits = strspn(text, "0123456789.");
-  const char suffix = text[digits];
-  char *end = NULL;
-  const double value = digits > 0 ? strtod(text, &end) : 0;
-  const double factor = suffix == 'k'                    ? 1e3
-                        : suffix == 'M'                  ? 1e6
-                        : suffix == 'G' || suffix == 'B' ? 1e9
-                                                         : 1;
-  const double amount = round(value * factor);
-  const bool complete = end == text + digits && (suffix == '\0' || (factor > 1 && !end[1]));
-  if (complete && is_whole(value * factor) && amount >= option->least && amount <= option->most) {
-    *out = (int64_t)amount;
-    return HK_OK;
-  }
-  return hk_fail(
-      err, HK_INPUT,
-      "option '--%s': expected a number from %.0f to %.0f, such as 125M or 6.7G, got '%s'",
-      option->name, option->least, option->most, text);
+                 "option '--%s': expected a%s number from %.0f to %.0f, %s, got '%s'", option->name,
+                 amount ? "" : " whole", option->least, option->most,
+                 amount  ? "such as 125M or 6.7G"
+                 : bytes ? "such as 64G or 64GiB"
+                         : "with k, M, G or T for 10^3 to 10^12",
+                 text);
 }
 
 /* "8k" is 8192. */
@@ -184,9 +172,8 @@ static hk_status read_value(const hk_option *option, const char *text, hk_args *
     case HK_WHOLE:
       return read_whole(option, text, field, err);
     case HK_COUNT:
-      return read_count(option, text, field, err);
     case HK_AMOUNT:
-      return read_amount(option, text, field, err);
+      return read_count(option, text, field, err);
     case HK_TOKENS:
       return read_tokens(option, text, field, err);
     case HK_REAL:

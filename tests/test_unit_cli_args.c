@@ -21,6 +21,27 @@ static hk_status parse(char *line, hk_option_set accepted, hk_args *args, hk_err
   return hk_args_parse(argc, argv, accepted, args, err);
 }
 
+typedef struct {
+  const char *text;
+  int64_t value; /* 0: refused */
+} count;
+
+/* Gives one option each of the texts. */
+static void expect_counts(hk_option_id id, const count *rows, size_t n) {
+  const hk_option *option = hk_option_info(id);
+  for (size_t i = 0; i < n; i++) {
+    char line[64];
+    hk_args args;
+    snprintf(line, sizeof line, "plan --%s %s", option->name, rows[i].text);
+    const hk_status status = parse(line, EVERYTHING, &args, NULL);
+    if (status != (rows[i].value > 0 ? HK_OK : HK_INPUT)) fail_msg("%s", rows[i].text);
+    const int64_t *value = (const void *)((const char *)&args + option->offset);
+    if (status == HK_OK) assert_int_equal(*value, rows[i].value);
+  }
+}
+
+#define EXPECT_COUNTS(id, rows) expect_counts(id, rows, sizeof(rows) / sizeof(rows)[0])
+
 static void defaults(void **state) {
   (void)state;
   char line[] = "plan";
@@ -63,69 +84,41 @@ static void values(void **state) {
 
 static void largest_counts_are_exact(void **state) {
   (void)state;
-  static const struct {
-    const char *text;
-    int64_t value;
-  } rows[] = {{"1", 1},        {"12k", 12000},        {"999999999999", 999999999999},
-              {"7M", 7000000}, {"8.14G", 8140000000}, {"1000G", 1000000000000}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    char line[64];
-    hk_args args;
-    snprintf(line, sizeof line, "plan --subgroup %s", rows[i].text);
-    assert_int_equal(parse(line, EVERYTHING, &args, NULL), HK_OK);
-    assert_int_equal(args.subgroup, rows[i].value);
-  }
+  static const count rows[] = {
+      {"1", 1},        {"12k", 12000},        {"999999999999", 999999999999},
+      {"7M", 7000000}, {"8.14G", 8140000000}, {"1000G", 1000000000000}};
+  EXPECT_COUNTS(HK_OPT_SUBGROUP, rows);
 }
 
 static void sizes_are_rounded_to_bytes(void **state) {
   (void)state;
-  static const struct {
-    const char *text;
-    int64_t value; /* 0: refused */
-  } rows[] = {
+  static const count rows[] = {
       {"9.5G", 9500000000}, {"8.14GB", 8140000000},     {"8.8GiB", 9448928051}, /* 9448928051.2 */
       {"0.7kB", 700},       {"9500000000", 9500000000}, {"700.5", 0},           {"700.5B", 0},
       {"8.8Gb", 0}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    char line[64];
-    hk_args args;
-    snprintf(line, sizeof line, "plan --gpu-memory %s", rows[i].text);
-    const hk_status status = parse(line, EVERYTHING, &args, NULL);
-    if (status != (rows[i].value > 0 ? HK_OK : HK_INPUT)) fail_msg("%s", rows[i].text);
-    if (status == HK_OK) assert_int_equal(args.gpu_memory, rows[i].value);
-  }
+  EXPECT_COUNTS(HK_OPT_GPU_MEMORY, rows);
 }
 
 static void amounts(void **state) {
   (void)state;
-  static const struct {
-    const char *text;
-    int64_t value; /* 0: refused */
-  } rows[] = {{"7G", 7000000000},
-              {"7B", 7000000000},
-              {"6.7G", 6700000000},
-              {"0.125G", 125000000},
-              {"8.14G", 8140000000},
-              {"16.1G", 16100000000},
-              {"300000", 300000},
-              {"300000.5", 0},
-              {"1.0000001M", 0},
-              {"7T", 0},
-              {"7e9", 0},
-              {"-7G", 0},
-              {".", 0},
-              {"1.2.3G", 0},
-              {"7GB", 0},
-              {"1k", 0},
-              {"nan", 0}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    char line[64];
-    hk_args args;
-    snprintf(line, sizeof line, "plan --params %s", rows[i].text);
-    const hk_status status = parse(line, EVERYTHING, &args, NULL);
-    if (status != (rows[i].value > 0 ? HK_OK : HK_INPUT)) fail_msg("%s", rows[i].text);
-    if (status == HK_OK) assert_int_equal(args.params, rows[i].value);
-  }
+  static const count rows[] = {{"7G", 7000000000},
+                               {"7B", 7000000000},
+                               {"6.7G", 6700000000},
+                               {"0.125G", 125000000},
+                               {"8.14G", 8140000000},
+                               {"16.1G", 16100000000},
+                               {"300000", 300000},
+                               {"300000.5", 0},
+                               {"1.0000001M", 0},
+                               {"7T", 0},
+                               {"7e9", 0},
+                               {"-7G", 0},
+                               {".", 0},
+                               {"1.2.3G", 0},
+                               {"7GB", 0},
+                               {"1k", 0},
+                               {"nan", 0}};
+  EXPECT_COUNTS(HK_OPT_PARAMS, rows);
 }
 
 static void values_out_of_range(void **state) {
