@@ -122,13 +122,21 @@ static void add_marks(hk_engine *e, cJSON *spans, bool *ok) {
   }
 }
 
+/* The plan with the number of micro-steps that the engine expects: readers of a recording tell the
+ * passes of a block in one step apart by it. */
+static cJSON *plan_as_run(const hk_engine *e) {
+  hk_plan plan = e->plan; /* its arrays stay the engine's */
+  plan.job.grad_accum = (int)hk_min(e->training->rounds, HK_MOST_GRAD_ACCUM);
+  return hk_plan_to_json(&plan);
+}
+
 static bool put_timeline(hk_engine *e, cJSON *root) {
   if (root == NULL) return false;
   bool ok = true;
   hk_put_string(root, "schema", "hocket.spans/1", &ok);
   hk_put_number(root, "clock_error_ms", hk_ms(e->training->recording->clock_error), &ok);
   cJSON *spans = hk_put_array(root, "spans", &ok);
-  hk_put_item(root, "plan", hk_plan_to_json(&e->plan), &ok);
+  hk_put_item(root, "plan", plan_as_run(e), &ok);
   if (ok) add_operations(e, spans, &ok);
   if (ok) add_marks(e, spans, &ok);
   return ok;

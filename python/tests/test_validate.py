@@ -12,14 +12,15 @@ from hocket.plan import program
 from models import batches, make
 
 
-def recorded(overlap, path, steps=8):
+def recorded(overlap, path, steps=8, micro_steps=1, **settings):
     model = make("llama")
-    opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap=overlap)
+    opt = hocket.AdamW(model.parameters(), cpu_threads=1, overlap=overlap, **settings)
     opt.attach(model)
     for step, batch in enumerate(batches(steps)):
         if step == 2:
             opt.record()
-        model(batch).backward()
+        for _ in range(micro_steps):
+            model(batch).backward()
         opt.step()
         opt.zero_grad()
     timeline = opt.timeline()
@@ -95,6 +96,22 @@ def test_a_recorded_run_is_compared_with_its_prediction(overlap, monkeypatch, tm
     assert text.stdout.startswith("iteration: predicted ") and "measured" in text.stdout
     assert "differs most" in text.stdout and text.returncode == 1
     assert "more than --max-error 0.0001" in text.stderr
+
+
+@pytest.mark.parametrize("said", [None, 3])
+def test_micro_steps_are_counted_without_a_plan(said, monkeypatch, tmp_path):
+    monkeypatch.setattr(attach, "HOOK_NUMEL", 1024)
+    path = tmp_path / "timeline.json"
+    timeline = recorded("both", path, micro_steps=3, accumulation_steps=said)
+    assert timeline["plan"]["job"]["grad_accum"] == 3
+    operations = json.loads(validate(path, "--json").stdout)["operations"]
+    assert operations["forward"]["count"] == 3 * 5
+    # Three passes are not one that lasts as long as all three micro-steps.
+    backward = operations["backward"]
+    assert backward["count"] >= 3 * 3
+    blocks = [s for s in timeline["spans"] if s["name"].startswith("backward")]
+    longest = max(s["end_ms"] - s["start_ms"] for s in blocks)
+    assert backward["predicted_ms"] <= longest * backward["count"]
 
 
 def test_other_documents_are_refused(tmp_path):
