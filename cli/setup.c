@@ -140,7 +140,7 @@ hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err) {
   setup->runtime = (hk_runtime)args->runtime;
   setup->flush = (hk_flush)args->flush;
   setup->accumulate = (hk_accumulate)args->accumulate;
-  setup->gpu_state = args->gpu_memory;
+  setup->gpu_memory = args->gpu_memory;
   HK_TRY(reserve_host(args, &setup->machine, err));
   setup->job = hk_setup_job(args, &setup->model, (int)setup->machine.gpus.value);
   setup->settings = (hk_plan_settings){
@@ -153,7 +153,7 @@ hk_status hk_setup_fill(const hk_args *args, hk_setup *setup, hk_error *err) {
       .clip_share = args->clip_share,
       .optimizer = (hk_optimizer)args->state,
       .accumulate = args->given & HK_OPTION(ACCUMULATE) ? &setup->accumulate : NULL,
-      .gpu_state = args->given & HK_OPTION(GPU_MEMORY) ? &setup->gpu_state : NULL,
+      .gpu_memory = args->given & HK_OPTION(GPU_MEMORY) ? &setup->gpu_memory : NULL,
   };
   setup->options = (hk_policy_options){
       .stride = args->stride > 0 ? (int)args->stride : 0,

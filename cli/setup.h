@@ -35,7 +35,7 @@ typedef struct {
   hk_plan_settings settings; /* points into this struct, which must not be copied */
   hk_flush flush;
   hk_accumulate accumulate;
-  hk_bytes gpu_state;
+  hk_bytes gpu_memory;
   hk_policy_options options;
   const hk_policy *policy; /* NULL: not given */
   hk_runtime runtime;      /* default: hocket */

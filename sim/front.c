@@ -31,13 +31,13 @@ static hk_status plan_at(const hk_plan *from, size_t on_host, bool may_wait,
 /* Forecasts that plan. *better: it is within the limit, fits, and is faster than `time`; if not,
  * *f is zeroed. */
 static hk_status try_at(const hk_plan *from, size_t on_host, hk_ns time, bool may_wait,
-                        const hk_bytes *gpu_state, const hk_machine *machine, hk_forecast *f,
+                        const hk_bytes *gpu_memory, const hk_machine *machine, hk_forecast *f,
                         bool *better, hk_error *err) {
   hk_plan plan;
   *better = false;
   memset(f, 0, sizeof *f);
   HK_TRY(plan_at(from, on_host, may_wait, machine, &plan, err));
-  if (!hk_plan_keeps_within(&plan, gpu_state)) {
+  if (!hk_plan_keeps_within(&plan, gpu_memory)) {
     hk_plan_free(&plan);
     return HK_OK;
   }
@@ -50,7 +50,8 @@ static hk_status try_at(const hk_plan *from, size_t on_host, hk_ns time, bool ma
 
 /* Other numbers of staging buffers than those of the plan that was found. */
 static hk_status vary_buffers(const hk_plan *from, hk_forecast *found, bool may_wait,
-                              const hk_bytes *gpu_state, const hk_machine *machine, hk_error *err) {
+                              const hk_bytes *gpu_memory, const hk_machine *machine,
+                              hk_error *err) {
   static const int buffers[] = {1, 2, 3, 6};
   if (!found->feasible || hk_plan_on_route(&found->plan, HK_ROUTE_STAGED) == 0) return HK_OK;
   const size_t on_host = from->n_subgroups - hk_plan_count(&found->plan, HK_ROUTE_RESIDENT);
@@ -59,7 +60,7 @@ static hk_status vary_buffers(const hk_plan *from, hk_forecast *found, bool may_
     hk_forecast f;
     bool better;
     other.buffers = buffers[i];
-    HK_TRY(try_at(&other, on_host, found->iteration_ns, may_wait, gpu_state, machine, &f, &better,
+    HK_TRY(try_at(&other, on_host, found->iteration_ns, may_wait, gpu_memory, machine, &f, &better,
                   err));
     if (!better) continue;
     hk_forecast_free(found);
@@ -68,7 +69,7 @@ static hk_status vary_buffers(const hk_plan *from, hk_forecast *found, bool may_
   return HK_OK;
 }
 
-hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_state,
+hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_memory,
                    const hk_machine *machine, hk_forecast *found, hk_error *err) {
   const hk_plan *plan = &from->plan;
   hk_ns time = from->feasible ? from->iteration_ns : INT64_MAX;
@@ -81,11 +82,11 @@ hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_s
   for (; on_host > 0; on_host -= step < on_host ? step : on_host) {
     hk_forecast f;
     bool better;
-    HK_TRY(try_at(plan, on_host, time, may_wait, gpu_state, machine, &f, &better, err));
+    HK_TRY(try_at(plan, on_host, time, may_wait, gpu_memory, machine, &f, &better, err));
     if (!better) break;
     hk_forecast_free(found);
     *found = f;
     time = f.iteration_ns;
   }
-  return vary_buffers(plan, found, may_wait, gpu_state, machine, err);
+  return vary_buffers(plan, found, may_wait, gpu_memory, machine, err);
 }

@@ -11,8 +11,8 @@
  * long as it is faster, also with more of them, which the memory that gradients no longer take
  * may hold, and with other numbers of staging buffers. *found is zeroed if none fits, or none is
  * faster than `from`, which need not fit; else free it with hk_forecast_free. `may_wait`: as for
- * hk_flush_fit. `gpu_state`: most of hk_plan_gpu_kept on each GPU; NULL: what fits. */
-hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_state,
+ * hk_flush_fit. `gpu_memory`: most of hk_plan_gpu_kept on each GPU; NULL: what fits. */
+hk_status hk_front(const hk_forecast *from, bool may_wait, const hk_bytes *gpu_memory,
                    const hk_machine *machine, hk_forecast *found, hk_error *err);
 
 #endif

@@ -172,8 +172,8 @@ static hk_status find_free(const hk_overlap_trials *s, hk_bytes *left, hk_error 
 static hk_status find_limit(hk_overlap_trials *s, const hk_plan_settings *settings,
                             hk_overlap_search_result *result, hk_error *err) {
   HK_TRY(find_free(s, &s->gpu_limit, err));
-  result->limit_given = settings->gpu_state != NULL && *settings->gpu_state < s->gpu_limit;
-  if (result->limit_given) s->gpu_limit = *settings->gpu_state;
+  result->limit_given = settings->gpu_memory != NULL && *settings->gpu_memory < s->gpu_limit;
+  if (result->limit_given) s->gpu_limit = *settings->gpu_memory;
   hk_bytes state = 0;
   for (size_t i = 0; i < s->start->n_subgroups; i++) {
     const int64_t n = s->start->subgroups[i].numel;

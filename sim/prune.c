@@ -53,7 +53,7 @@ static hk_status bound_of(const pruning *p, const hk_plan *plan, hk_ns *bound) {
 
 /* What a plan keeps on a GPU above what is allowed. */
 static hk_bytes over_limit(const hk_plan_settings *settings, const hk_plan *plan) {
-  const hk_bytes *most = settings->gpu_state;
+  const hk_bytes *most = settings->gpu_memory;
   return hk_plan_keeps_within(plan, most) ? 0 : hk_plan_gpu_kept(plan) - *most;
 }
 

@@ -241,8 +241,8 @@ static void add_searched(hk_ranking *ranking, hk_overlap_search_result *found) {
 static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
   for (size_t i = 0; i < ranking->n; i++) {
     hk_forecast *f = &ranking->forecasts[i];
-    if (hk_plan_keeps_within(&f->plan, settings->gpu_state)) continue;
-    const hk_bytes kept = hk_plan_gpu_kept(&f->plan), over = kept - *settings->gpu_state;
+    if (hk_plan_keeps_within(&f->plan, settings->gpu_memory)) continue;
+    const hk_bytes kept = hk_plan_gpu_kept(&f->plan), over = kept - *settings->gpu_memory;
     char there[16], allowed[16];
     f->feasible = false;
     f->gpu_short = hk_max(f->gpu_short, over);
@@ -250,7 +250,7 @@ static void apply_limit(hk_ranking *ranking, const hk_plan_settings *settings) {
              "keeps %s of state%s on each GPU, --gpu-memory allows %s",
              hk_format_bytes(kept, there, sizeof there),
              f->plan.overlap == HK_OVERLAP_NONE ? "" : " and gradients",
-             hk_format_bytes(*settings->gpu_state, allowed, sizeof allowed));
+             hk_format_bytes(*settings->gpu_memory, allowed, sizeof allowed));
     snprintf(f->advice, sizeof f->advice, "try a larger --gpu-memory");
   }
 }
@@ -327,7 +327,7 @@ static bool compares_sums(const hk_ranking *ranking, const hk_plan_settings *set
 static hk_status add_front(hk_ranking *ranking, const hk_machine *machine,
                            const hk_plan_settings *settings, hk_error *err) {
   hk_forecast found;
-  HK_TRY(hk_front(&ranking->forecasts[0], settings->flush == NULL, settings->gpu_state, machine,
+  HK_TRY(hk_front(&ranking->forecasts[0], settings->flush == NULL, settings->gpu_memory, machine,
                   &found, err));
   if (found.plan.subgroups == NULL) return HK_OK;
   ranking->forecasts[ranking->n++] = found;
@@ -341,7 +341,7 @@ static hk_status add_near(hk_ranking *ranking, const hk_machine *machine,
   hk_forecast *start = ranking->forecasts, *end = start + ranking->n_fit, found;
   while (start < end && start->plan.runtime != HK_RUNTIME_HOCKET) start++;
   if (start == end || hk_optimizer_info_of(settings->optimizer)->orthogonal) return HK_OK;
-  HK_TRY(hk_search_shortly(start, machine, settings->clip_share, settings->gpu_state,
+  HK_TRY(hk_search_shortly(start, machine, settings->clip_share, settings->gpu_memory,
                            hk_forecast_mean(ranking->forecasts), &found, err));
   if (found.plan.subgroups == NULL) return HK_OK;
   ranking->forecasts[ranking->n++] = found;

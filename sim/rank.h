@@ -18,7 +18,7 @@ typedef struct {
   hk_clip clip;       /* it matters with overlap `both` only */
   double clip_share;  /* share of steps in which clipping by the norm acts, 0 to 1: plans are
                          compared  by the mean of both kinds of step */
-  const hk_bytes *gpu_state; /* most of hk_plan_gpu_kept on each GPU; NULL: what fits */
+  const hk_bytes *gpu_memory; /* most of hk_plan_gpu_kept on each GPU; NULL: what fits */
 } hk_plan_settings;
 
 /* A candidate: a policy with its options under a runtime. */

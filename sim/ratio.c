@@ -76,7 +76,7 @@ static hk_status try_step(const problem *p, const family *f, int step, bool any,
                                                    err);
   t->lacks_host = forecast->host_short > 0;
   t->fits = status == HK_OK && forecast->feasible &&
-            hk_plan_keeps_within(&forecast->plan, p->settings->gpu_state);
+            hk_plan_keeps_within(&forecast->plan, p->settings->gpu_memory);
   if (!t->fits) hk_forecast_free(forecast);
   return status;
 }
@@ -89,7 +89,7 @@ static hk_status is_too_large(const problem *p, const family *f, int step, trial
   hk_bytes gpu, host;
   HK_TRY(plan_at(p, f, step / (double)f->steps, &plan, err));
   const hk_status status = hk_forecast_least_memory(&plan, &gpu, &host, err);
-  const bool allowed = hk_plan_keeps_within(&plan, p->settings->gpu_state);
+  const bool allowed = hk_plan_keeps_within(&plan, p->settings->gpu_memory);
   hk_plan_free(&plan);
   HK_TRY(status);
   t->lacks_host = host > (hk_bytes)hk_host_capacity(p->machine);

@@ -527,7 +527,7 @@ static void set_limits(hill *h, const hk_forecast *start) {
   const bool reserves = start->plan.overlap != HK_OVERLAP_NONE;
   const double share = reserves ? 1 - HK_OVERLAP_RESERVE : 1;
   h->most_peak = hk_max(m->peak, (hk_bytes)(share * (double)m->capacity));
-  const hk_bytes *given = h->options->gpu_state;
+  const hk_bytes *given = h->options->gpu_memory;
   h->most_kept = given == NULL ? INT64_MAX : hk_max(*given, hk_plan_gpu_kept(&start->plan));
 }
 

@@ -38,7 +38,7 @@ typedef struct {
   double enough;     /* gap to the certified bound at which it ends, or does not begin; 0: 0.01 % */
   uint64_t seed;
   double clip_share;                                                   /* as in hk_plan_settings */
-  const hk_bytes *gpu_state;                                           /* likewise */
+  const hk_bytes *gpu_memory;                                          /* likewise */
   void (*progress)(void *context, const hk_search_progress *progress); /* NULL: none */
   void *context;
   const volatile sig_atomic_t *stop; /* ends the search at a round once it is set; NULL: never */
@@ -56,7 +56,7 @@ hk_status hk_search(const hk_forecast *start, const hk_machine *machine,
  * 0.8 % shorter than `first`: a searched plan has no policy's name and is harder to read. It has
  * held_ns (held.h). */
 hk_status hk_search_shortly(const hk_forecast *start, const hk_machine *machine, double clip_share,
-                            const hk_bytes *gpu_state, hk_ns first, hk_forecast *found,
+                            const hk_bytes *gpu_memory, hk_ns first, hk_forecast *found,
                             hk_error *err);
 
 #endif

@@ -33,7 +33,7 @@ static hk_status choose(hk_forecast *each, const hk_search_progress *ends, const
 }
 
 hk_status hk_search_shortly(const hk_forecast *start, const hk_machine *machine, double clip_share,
-                            const hk_bytes *gpu_state, hk_ns first, hk_forecast *found,
+                            const hk_bytes *gpu_memory, hk_ns first, hk_forecast *found,
                             hk_error *err) {
   hk_forecast each[SHORT_SEEDS];
   hk_search_progress ends[SHORT_SEEDS];
@@ -46,7 +46,7 @@ hk_status hk_search_shortly(const hk_forecast *start, const hk_machine *machine,
                                        .enough = SHORT_ENOUGH,
                                        .seed = (uint64_t)i,
                                        .clip_share = clip_share,
-                                       .gpu_state = gpu_state};
+                                       .gpu_memory = gpu_memory};
     errors[i].status = hk_search(start, machine, &options, &each[i], &ends[i], &errors[i]);
   }
   HK_TRY(choose(each, ends, errors, found, err));

@@ -414,7 +414,7 @@ static void test_batch(void **state) {
   (void)state;
   world w;
   load(&w, "llama-2-7b", "polaris-a100-4x40gb", 1, 1);
-  w.settings.gpu_state = &(hk_bytes){0}; /* no state on the GPU */
+  w.settings.gpu_memory = &(hk_bytes){0}; /* no state on the GPU */
   advise(&w);
   bool larger = false, overlap = false;
   for (int i = 0; i < w.advice.n; i++) {

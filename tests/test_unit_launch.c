@@ -353,7 +353,7 @@ static hk_overlap_search_result best_team(double thread_scale, int threads) {
   const hk_bytes none = 0;
   const hk_plan_settings settings = {.piece_numel = 10000000,
                                      .overlap = HK_OVERLAP_BOTH,
-                                     .gpu_state = &none,
+                                     .gpu_memory = &none,
                                      .cpu_threads = threads};
   must(hk_overlap_search(&model, &machine, &ONE_RANK, &settings, false, &r, &err), &err);
   hk_model_free(&model);

@@ -30,7 +30,7 @@ static hk_overlap_search_result searched(const hk_model *model, const hk_machine
                                          hk_overlap overlap, const hk_bytes *limit) {
   hk_error err = {0};
   hk_overlap_search_result r;
-  const hk_plan_settings settings = {.overlap = overlap, .gpu_state = limit};
+  const hk_plan_settings settings = {.overlap = overlap, .gpu_memory = limit};
   must(hk_overlap_search(model, machine, &ONE_RANK, &settings, false, &r, &err), &err);
   assert_in_range(r.simulations, 1, 65);
   return r;
@@ -136,7 +136,7 @@ static hk_overlap_search_result searched_micros(const hk_model *model, hk_overla
   hk_machine m = node(1e12);
   m.h2d.value = m.d2h.value = copies;
   const hk_plan_settings settings = {
-      .piece_numel = 10000000, .overlap = overlap, .gpu_state = &limit};
+      .piece_numel = 10000000, .overlap = overlap, .gpu_memory = &limit};
   hk_job job = ONE_RANK;
   job.grad_accum = micros;
   must(hk_overlap_search(model, &m, &job, &settings, false, &r, &err), &err);
@@ -428,7 +428,7 @@ static hk_forecast clipped_best(const hk_model *model, const hk_machine *m, doub
   hk_error err = {0};
   hk_overlap_search_result r;
   const hk_plan_settings settings = {
-      .overlap = HK_OVERLAP_BOTH, .gpu_state = &limit, .clip_share = share, .clip = clip};
+      .overlap = HK_OVERLAP_BOTH, .gpu_memory = &limit, .clip_share = share, .clip = clip};
   must(hk_overlap_search(model, m, &ONE_RANK, &settings, false, &r, &err), &err);
   must(hk_plan_check(&r.best.plan, &err), &err);
   must(hk_held_add(&r.best, share, m, &err), &err);

@@ -244,7 +244,7 @@ static void what_is_proven_worse_is_left_out(void **state) {
                         .checkpoint_activations = true};
     const hk_plan_settings settings = {.subgroup_numel = model.parameters / 40 + 1,
                                        .overlap = (hk_overlap)(i % HK_OVERLAP_COUNT),
-                                       .gpu_state = pick(&r, 0, 2) ? NULL : &most};
+                                       .gpu_memory = pick(&r, 0, 2) ? NULL : &most};
     if (i < n || i == TWIN) left_out += check_best(&model, &m, &job, &settings);
   }
   print_message("%.1f plans of a ranking left out\n", (double)left_out / n);
@@ -272,7 +272,7 @@ static void all_overlaps_have_one_limit(void **state) {
                         .seq = 2048,
                         .checkpoint_activations = true};
     const hk_plan_settings settings = {
-        .overlap = (hk_overlap)overlap, .gpu_state = &limit, .clip_share = 1};
+        .overlap = (hk_overlap)overlap, .gpu_memory = &limit, .clip_share = 1};
     hk_ranking ranking;
     bool refused = false;
     must(hk_rank(&model, &m, &job, &settings, &all, &ranking, &err), &err);

@@ -200,7 +200,7 @@ static void resident_state_comes_in_front(void **state) {
   hk_ranking_free(&given);
   options.fixed.ratio = -1;
   const hk_bytes most = (hk_bytes)60e9;
-  settings.gpu_state = &most;
+  settings.gpu_memory = &most;
   must(hk_rank(&model, &machine, &ONE_GPU, &settings, &options, &given, &err), &err);
   assert_true(is_in_front(of_policy(&given)));
   for (size_t i = 0; i < given.n_fit; i++)

@@ -216,7 +216,7 @@ static void found_plans_pass_their_check(void **state) {
     for (size_t s = 0; s < of.plan.n_subgroups; s++) of.plan.subgroups[s].route = HK_ROUTE_STAGED;
     hk_forecast start = forecast_of(&of.plan, &of.machine);
     const hk_search_options options = {
-        .seconds = 1e9, .rounds = 40, .seed = seed, .gpu_state = &none};
+        .seconds = 1e9, .rounds = 40, .seed = seed, .gpu_memory = &none};
     if (start.feasible) {
       must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
       if (found.plan.subgroups != NULL) must(hk_plan_check(&found.plan, &err), &err);
@@ -260,7 +260,7 @@ static void keeps_the_limit(void **state) {
       hk_state_bytes(start.plan.optimizer, hk_plan_on_route(&start.plan, HK_ROUTE_CPU));
   for (int share = 0; share <= 4; share++) {
     const hk_bytes limit = all * share / 4;
-    const hk_search_options options = {.seconds = 1e9, .rounds = 120, .gpu_state = &limit};
+    const hk_search_options options = {.seconds = 1e9, .rounds = 120, .gpu_memory = &limit};
     must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
     assert_true(on_gpu(&found.plan) <= limit);
     if (share == 4) assert_true(on_gpu(&found.plan) == all);
@@ -283,11 +283,11 @@ static void keeps_the_limits_of_an_overlap(void **state) {
   for (int share = 1; share <= 9; share++) {
     const hk_bytes limit = all * share / 10;
     const double capacity = (double)(start.result.memory.peak + limit);
-    hk_search_options options = {.seconds = 1e9, .rounds = 100, .gpu_state = &limit};
+    hk_search_options options = {.seconds = 1e9, .rounds = 100, .gpu_memory = &limit};
     must(hk_search(&start, &of.machine, &options, &found, &end, &err), &err);
     assert_true(found.feasible && hk_plan_gpu_kept(&found.plan) <= limit);
     hk_forecast_free(&found);
-    options.gpu_state = NULL;
+    options.gpu_memory = NULL;
     hk_machine small = of.machine;
     small.gpu_memory.value = capacity;
     hk_forecast tight = forecast_of(&of.plan, &small);

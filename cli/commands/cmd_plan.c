@@ -426,7 +426,7 @@ static hk_status search(const hk_args *args, hk_planning *p, const volatile sig_
   const hk_search_options options = {.seconds = args->search,
                                      .seed = (uint64_t)args->seed,
                                      .clip_share = settings->clip_share,
-                                     .gpu_state = settings->gpu_state,
+                                     .gpu_memory = settings->gpu_memory,
                                      .progress = watched ? show_search : NULL,
                                      .context = (void *)(uintptr_t)args,
                                      .stop = stop};
