@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Recordings of training: if memory runs out, the recording is dropped and the step succeeds. The
- * report has the times of the last 16 steps. */
+ * report has the times of the last 16 steps. The plan in a recording says how many micro-steps the
+ * engine expects, whatever the plan that it was made with said. */
 #include <stdatomic.h>
 
 #include "tests/fixture_training.h"
@@ -89,10 +90,32 @@ static void the_report_has_the_times_of_the_last_steps(void **unused) {
   unmake(&w);
 }
 
+static void recordings_say_the_number_of_micro_steps(void **unused) {
+  (void)unused;
+  hk_error err = {0};
+  world w = {.r = {4300}};
+  make_model(&w);
+  make_engine(&w, &hk_backend_host);
+  iterate(&w);
+  for (int32_t said = 1; said <= 3; said++) {
+    char *text = NULL, wanted[32];
+    must(hk_engine_expect(w.engine, said, &err), &err);
+    must(hk_engine_record(w.engine, true, &err), &err);
+    iterate(&w);
+    must(hk_engine_timeline(w.engine, &text, &err), &err);
+    snprintf(wanted, sizeof wanted, "\"grad_accum\":%d,", (int)said);
+    if (strstr(text, wanted) == NULL) fail_msg("no '%s' in the recording", wanted);
+    free(text);
+  }
+  assert_state(&w);
+  unmake(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_step_outlives_its_recording),
       cmocka_unit_test(the_report_has_the_times_of_the_last_steps),
+      cmocka_unit_test(recordings_say_the_number_of_micro_steps),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
