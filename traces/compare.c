@@ -307,13 +307,16 @@ static void solve(double normal[3][3], double right[3], int first, double soluti
 /* The unknowns are a / unit, b - 1 and c - 1; `unit` is the mean duration. */
 static kind_model fit_kind(const joined *c, hk_op_kind kind) {
   const kind_model as_predicted = {0, 1, 1};
-  double unit = 0, least_latency = INFINITY;
+  double unit = 0, least_latency = INFINITY, most_latency = 0, most_alone = 0;
   size_t n = 0;
   for (size_t i = 0; i < c->graph->n_ops; i++) {
     if (c->graph->ops[i].kind != kind) continue;
     n++;
     unit += (double)(duration(c->predicted, i) + duration(c->measured, i)) / 2;
-    least_latency = fmin(least_latency, parts_of(c, i).latency);
+    const op_parts o = parts_of(c, i);
+    least_latency = fmin(least_latency, o.latency);
+    most_latency = fmax(most_latency, o.latency);
+    most_alone = fmax(most_alone, o.alone);
   }
   if (n == 0 || unit <= 0) return as_predicted;
   unit /= (double)n;
@@ -332,7 +335,8 @@ static kind_model fit_kind(const joined *c, hk_op_kind kind) {
   normal[0][0] += PULL_LATENCY * (double)n;
   normal[1][1] += PULL_FACTOR * (double)n;
   normal[2][2] += PULL_FACTOR * (double)n;
-  solve(normal, right, 0, x);
+  const bool rate_only = c->costs != NULL && most_latency <= 0 && most_alone > 0;
+  solve(normal, right, rate_only, x);
   if (x[0] * unit < -least_latency) { /* latency + a >= 0 for every operation */
     const double held = -least_latency / unit;
     for (int u = 1; u < 3; u++) right[u] -= normal[u][0] * held;

@@ -22,8 +22,9 @@
  *
  * where latency and alone are the predicted duration of the operation without any other operation
  * on the machine, and contended is the rest of its predicted duration. a (>= -latency), b and c are
- * fitted to all operations of the kind by least squares with weak priors at 0, 1 and 1. LATENCY
- * gets a, RATE gets (b - 1) x alone, CONTENTION gets the remainder.
+ * fitted to all operations of the kind by least squares with weak priors at 0, 1 and 1. If none of
+ * the kind has a predicted latency (passes of blocks), a is 0. LATENCY gets a, RATE gets
+ * (b - 1) x alone, CONTENTION gets the remainder.
  *
  * Example: a copy predicted with latency 10 us, alone 90 us, contended 50 us took 180 us. With a =
  * 5 us and b = 1.1: LATENCY 5 us, RATE 9 us, CONTENTION 16 us; sum 30 us = 180 - 150. */
