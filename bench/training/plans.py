@@ -132,7 +132,7 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             answer = _simulate(plan, profiled, folder, job, overlap, threads,
                                ["--state", state, *micro_steps, "-o", out])
         else:
-            answer = run(["simulate", plan])
+            answer = run(["simulate", plan, "--machine", machine()])
         if os.path.exists(out):
             with open(out, encoding="utf-8") as file:
                 simulated = file.read()
