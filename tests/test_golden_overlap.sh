@@ -126,8 +126,8 @@ grep -q 'blocks *2' out || fail "model show: $(cat out)"
 
 # -- Without an overlap -------------------------------------------------------------------------
 # Plan bytes (SHA-256) are those of the last commit before overlaps, graph hashes of the one that
-# launched a recomputed layer twice in backward. A change of the profile h200-16c may change them,
-# too.
+# launched a recomputed layer twice in backward; with two micro-steps, of the one that adds their
+# gradients. A change of the profile h200-16c may change them, too.
 while read -r bytes graph options; do
   rm -rf "$folder/kept"
   # shellcheck disable=SC2086
@@ -142,7 +142,7 @@ done <<'END'
 1c0a3b7fd705bb3d b3281bd62d961e47 --policy mapped
 b7a0a67f9237b68b 6eadf6a997f2a11d --policy twinflow --ratio 0.4
 4edba9c47f1fee8c 647197145bfa82ee --policy interleave --stride 3 --ratio 0.8
-5d40cf60f7cfcd70 9884c055aa321dca --policy zero-offload --flush sync --grad-accum 2
+5d40cf60f7cfcd70 a909abcb36b40bf1 --policy zero-offload --flush sync --grad-accum 2
 END
 rm -rf "$folder/kept"
 

@@ -352,6 +352,32 @@ static void sharded_blocks_are_copied(void **state) {
   check_copies(&hk_policy_gpu_only, 6 + 6 + 8 + 11);
 }
 
+/* In each micro-step but the first the GPU reads a gradient and its sum and writes the sum, 2 bytes
+ * each. With 1 B/ns of GPU memory that is 6 ns a parameter; products and links take nothing. */
+static void later_micro_steps_add_gradients(void **state) {
+  (void)state;
+  enum { EMBED = 256 * 64, HEAD = EMBED + 64, LAYER = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 };
+  const hk_ns parameters = EMBED + LAYERS * LAYER + HEAD;
+  hk_error err = {0};
+  hk_machine machine = ideal_machine();
+  machine.gpu_hbm.value = 1e9;
+  machine.gpu_flops.value = 1e15;
+  for (int micro_steps = 1; micro_steps <= 4; micro_steps++) {
+    hk_job job = ALONE;
+    job.grad_accum = micro_steps;
+    hk_plan plan = planned(&hk_policy_gpu_only, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job,
+                           HK_FLUSH_ASYNC);
+    hk_graph graph = built(&plan, HK_EXPAND_TRAINING, true);
+    hk_result result;
+    must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
+    const hk_ns expected = (micro_steps - 1) * 6 * parameters;
+    assert_in_range(result.timeline.makespan, expected, expected + 2000);
+    hk_result_free(&result);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
 /* Time of `iterations` in which nothing but the host's part of FSDP2's step takes any, 5,000 ns. */
 static hk_ns host_of_steps(const hk_policy *policy, hk_overlap overlap, hk_runtime runtime,
                            int gpus, int iterations) {
@@ -590,6 +616,7 @@ int main(void) {
       cmocka_unit_test(barrier_waits_for_all),
       cmocka_unit_test(reductions_leave_the_network_busy),
       cmocka_unit_test(sharded_blocks_are_copied),
+      cmocka_unit_test(later_micro_steps_add_gradients),
       cmocka_unit_test(host_of_a_step_delays_sharded_ranks),
       cmocka_unit_test(torch_clips),
       cmocka_unit_test(late_gradients_count_as_waiting),

@@ -51,6 +51,14 @@ static hk_bytes copied(const hk_expansion *x, const hk_block_cost *cost, bool ba
   return cost->gathered + cost->gathered / x->dp + (backward ? 2 * cost->all_grad_bytes : 0);
 }
 
+/* What the GPU moves to add a block's gradients to the sums of the micro-steps before: it reads
+ * both and writes the sum. Half of that, as of copies. Pipelines are Megatron's, whose products add
+ * to the sums themselves. */
+static hk_bytes added(const hk_expansion *x, const hk_block_cost *cost) {
+  const bool apart = x->plan->runtime == HK_RUNTIME_HOCKET && !hk_job_keeps_weights(&x->plan->job);
+  return apart ? 3 * cost->all_grad_bytes / 2 : 0;
+}
+
 /* Of fp32 shards a rank casts its part to bf16 as it copies it, and reduced gradients to fp32
  * (foreach_reduce), on streams of their own. The result is half of what is read and written.
  * Backward loses twice the time that this traffic takes alone: casts of 3.0 G parameters on two
@@ -92,7 +100,8 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
   /* Embedding and head launch few kernels, but are sharded like a layer. */
   const int layers = reckoned && is_layer(x, cost) ? launches : 0;
   const bool sharded = hk_expand_sharded(x, cost);
-  const bool takes_time = measured + launch + layers > 0 || sharded;
+  const hk_bytes sums = backward && micro > 0 && !sharded ? added(x, cost) : 0;
+  const bool takes_time = measured + launch + layers > 0 || sharded || sums > 0;
   hk_op op = block_op(kind, takes_time && flops == 0 ? 1 : flops, cost, micro);
   op.profile = (hk_pass_profile){measured, launch, backward ? cost->handed : 0,
                                  sharded && launch > 0 ? cost->forward_launch : 0, layers};
@@ -100,7 +109,7 @@ static hk_op pass_op(const hk_expansion *x, hk_op_kind kind, const hk_block_cost
   if (cost->stores_scores) add_scores(x, &op);
   if (sharded) op.copied = copied(x, cost, backward);
   if (sharded && hk_expand_torchs(x)) op.cast = cast(x, cost, backward);
-  op.copied += (backward ? cost->whole_backward : cost->whole_forward) / 2; /* each way */
+  op.copied += sums + (backward ? cost->whole_backward : cost->whole_forward) / 2; /* each way */
   return op;
 }
 
