@@ -195,6 +195,13 @@ static void test_accelerate_refused(void **state) {
               "'fsdp_offload_params'?");
   must_refuse("distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: HALF\n",
               "expected one of FULL_SHARD");
+  static const char *const strategies[] = {"0", "-1", "1.5", "6", "2.9e31", "-2.9e31"};
+  for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+    char text[120];
+    snprintf(text, sizeof text,
+             "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: %s\n", strategies[i]);
+    must_refuse(text, "expected one of FULL_SHARD");
+  }
   must_refuse("distributed_type: DEEPSPEED\nnum_machines: 2\nnum_processes: 3\n",
               "3 ranks on 2 machines");
   must_refuse("distributed_type: DEEPSPEED\ndeepspeed_config:\n  offload_optimizer_device: nvme\n",

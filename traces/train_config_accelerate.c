@@ -70,10 +70,10 @@ static hk_status read_strategy(const cJSON *object, hk_train_config *config, hk_
   if (!value && cJSON_IsBool(reshard)) which = cJSON_IsFalse(reshard);
   if (!value && cJSON_IsString(reshard)) value = reshard;
   if (value && cJSON_IsNumber(value))
-    which = value->valuedouble >= 1 ? (int)(value->valuedouble - 1) : -1;
+    for (which = 0; which < 5 && value->valuedouble != which + 1;) which++;
   if (value && cJSON_IsString(value))
     for (which = 0; which < 5 && strcmp(value->valuestring, names[which]) != 0;) which++;
-  if (which < 0 || which > 4) {
+  if (which > 4) {
     char known[120];
     return hk_fail(err, HK_INPUT, "key 'fsdp_sharding_strategy': expected one of %s",
                    hk_join(names, 5, known, sizeof known));
