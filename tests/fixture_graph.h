@@ -10,6 +10,14 @@
 #define LAYERS 3            /* of the model in every plan here */
 #define BLOCKS (LAYERS + 2) /* with embedding and head */
 
+/* Parameters of the blocks of tiny_model(LAYERS): vocabulary matrices of 256 x 64; in each layer q,
+ * k, v and o of 64 x 64, gate and up of 64 x 128, down of 128 x 64, two norms; one norm in the
+ * head. */
+#define EMBEDDING (256 * 64)
+#define LAYER     (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64)
+#define HEAD      (256 * 64 + 64)
+#define ALL       (EMBEDDING + LAYERS * LAYER + HEAD)
+
 static const hk_job ALONE = {
     .gpus = 1, .nodes = 1, .tp = 1, .micro_batch = 1, .grad_accum = 1, .seq = 64};
 

@@ -11,12 +11,6 @@
 
 #define MICROS 3
 
-/* Parameters of the blocks of tiny_model(LAYERS): embedding, layers, head. */
-#define EMBEDDING (256 * 64)
-#define LAYER     (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64)
-#define HEAD      (256 * 64 + 64)
-#define ALL       (EMBEDDING + LAYERS * LAYER + HEAD)
-
 static hk_plan plan_of(hk_accumulate accumulate, hk_overlap overlap) {
   hk_error err = {0};
   hk_plan plan;
@@ -300,6 +294,30 @@ static void in_plan_files(void **state) {
   }
 }
 
+/* In each micro-step but the first the GPU reads a gradient and its sum and writes the sum, 2 bytes
+ * each. With 1 B/ns of GPU memory that is 6 ns a parameter; products and links take nothing. */
+static void later_micro_steps_add_gradients(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_machine machine = ideal_machine();
+  machine.gpu_hbm.value = 1e9;
+  machine.gpu_flops.value = 1e15;
+  for (int micro_steps = 1; micro_steps <= 4; micro_steps++) {
+    hk_job job = ALONE;
+    job.grad_accum = micro_steps;
+    hk_plan plan = planned(&hk_policy_gpu_only, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job,
+                           HK_FLUSH_ASYNC);
+    hk_graph graph = built(&plan, HK_EXPAND_TRAINING, true);
+    hk_result result;
+    must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
+    const hk_ns expected = (micro_steps - 1) * 6 * ALL;
+    assert_in_range(result.timeline.makespan, expected, expected + 2000);
+    hk_result_free(&result);
+    hk_graph_free(&graph);
+    hk_plan_free(&plan);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(operations),
@@ -312,6 +330,7 @@ int main(void) {
       cmocka_unit_test(ranked),
       cmocka_unit_test(in_plan_files),
       cmocka_unit_test(handed_over),
+      cmocka_unit_test(later_micro_steps_add_gradients),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -504,39 +504,6 @@ static hk_timeline disturbed(random_stream *r, const subject *s) {
   return replayed(s, &t);
 }
 
-/* One block's forward is predicted to be long and is not, the others are as predicted. A latency of
- * all passes and a rate that undoes it would explain that as well. */
-static void operations_without_latency_have_none(void **state) {
-  (void)state;
-  enum { PASSES = 30 };
-  hk_error err = {0};
-  hk_graph graph = {.ranks = 1, .multiplicity = 1, .world = 1, .nodes = 1, .tp = 1};
-  const hk_op op = {.kind = HK_OP_FORWARD,
-                    .phase = HK_PHASE_FORWARD,
-                    .lane = hk_graph_lane(&graph, HK_LANE_GPU, 0, &err)};
-  hk_span p[PASSES], m[PASSES];
-  hk_op_cost costs[PASSES];
-  hk_ns predicted_at = 0, measured_at = 0;
-  for (int i = 0; i < PASSES; i++) {
-    assert_int_equal(hk_graph_add(&graph, &op, NULL, 0, &err), i);
-    costs[i] = (hk_op_cost){.alone = i == 0 ? 9400 : 3700};
-    p[i] = (hk_span){predicted_at, predicted_at, predicted_at + costs[i].alone};
-    m[i] = (hk_span){measured_at, measured_at, measured_at + (i == 0 ? 30 : 3700)};
-    predicted_at = p[i].end, measured_at = m[i].end;
-  }
-  hk_timeline predicted = {.spans = p, .n_spans = PASSES};
-  hk_timeline measured = {.spans = m, .n_spans = PASSES};
-  hk_timeline_phases(&graph, &predicted);
-  hk_timeline_phases(&graph, &measured);
-  hk_timeline_comparison c;
-  must(hk_timelines_compare(&graph, &predicted, &measured, costs, &c, &err), &err);
-  assert_int_equal(c.causes[HK_CAUSE_LATENCY], 0);
-  assert_int_equal(c.causes[HK_CAUSE_RATE] + c.causes[HK_CAUSE_CONTENTION], 30 - 9400);
-  assert_in_range(-c.causes[HK_CAUSE_RATE], 0, 30 * 3700 / 4);
-  hk_timeline_comparison_free(&c);
-  hk_graph_free(&graph);
-}
-
 static void causes_of_any_two_timelines_add_up(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 300; seed++) {
@@ -626,7 +593,6 @@ int main(void) {
       cmocka_unit_test(figures_of_four_operations),
       cmocka_unit_test(error_of_a_duration_0_is_latency),
       cmocka_unit_test(causes_of_any_two_timelines_add_up),
-      cmocka_unit_test(operations_without_latency_have_none),
       cmocka_unit_test(costs_are_the_simulators),
       cmocka_unit_test(other_graphs_and_overlaps_are_refused),
   };

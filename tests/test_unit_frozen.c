@@ -7,13 +7,8 @@
 #include "sim/rank.h"
 #include "tests/fixture_graph.h"
 
-/* tiny_model: vocabulary matrices of 256 x 64; in each layer q, k, v and o of 64 x 64, gate and up
- * of 64 x 128, down of 128 x 64, two norms; one norm in the head. */
-#define EMBEDDING (256 * 64)
-#define MATRICES  (4 * 64 * 64 + 3 * 64 * 128)
-#define LAYER     (MATRICES + 2 * 64)
-#define HEAD      (256 * 64 + 64)
-#define ALL       (EMBEDDING + LAYERS * LAYER + HEAD)
+/* Matrices of a layer. */
+#define MATRICES (LAYER - 2 * 64)
 
 /* Adapters of rank 4 beside the matrices of a layer. */
 #define ADAPTERS (4 * 4 * (64 + 64) + 3 * 4 * (64 + 128))
