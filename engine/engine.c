@@ -7,6 +7,7 @@
 #include "core/machine/team.h"
 #include "engine/device/topology.h"
 #include "engine/private.h"
+#include "engine/run/owner.h"
 
 /* -- What the caller gave ---------------------------------------------------------------------- */
 
@@ -250,6 +251,7 @@ static hk_status build(hk_engine *e, hk_error *err) {
   hk_engine_lay_out(e);
   HK_TRY(build_graph(e, err));
   HK_TRY(assign_buffers(e, err));
+  HK_TRY(hk_owners_open(e, err));
   HK_TRY(check_room(e, err));
   HK_TRY(open_device(e, err));
   HK_TRY(open_teams(e, err));
@@ -337,6 +339,7 @@ void hk_engine_destroy(hk_engine *e) {
   free(e->active);
   free(e->steps);
   free(e->buffer);
+  hk_owners_close(e);
   free(e);
 }
 

@@ -55,14 +55,17 @@ struct hk_engine {
   const hk_cpu_kernels *kernels;
   hk_team *team;
   hk_executor *executor;
-  hk_stream *stream; /* for operations outside the graph */
-  int32_t *buffer;   /* [op] number of the staging buffer that it uses */
+  hk_stream *stream;       /* for operations outside the graph */
+  int32_t *buffer;         /* [op] number of the staging buffer that it uses */
+  _Atomic uint8_t *owners; /* [piece] hk_owner (owner.h); NULL: no piece can be stolen */
+  _Atomic int64_t stolen;  /* parameters that the GPU owns */
 
   hk_host_layout host;
   hk_arena arena;
   void *grads;               /* of route cpu, by images (state.h) */
   uint16_t *weights;         /* [host_numel]; NULL: the state has the bf16 weights (split) */
-  volatile int64_t *arrived; /* [subgroup] last attempt whose write-back has arrived */
+  volatile int64_t *arrived; /* [subgroup, then stealable piece] last attempt whose write-back has
+                                arrived */
   uint64_t *bins;            /* copy of the bins in device memory */
   uint64_t *block_bins;      /* another one, made block by block (clip_blocks.c) */
   int64_t *ticket;
@@ -189,9 +192,9 @@ unsigned hk_training_external_lanes(const hk_engine *engine);
 hk_status hk_training_act(void *arg, int32_t op, hk_stream *stream, hk_error *err);
 void hk_training_join(void *arg, hk_lane_kind lane);
 
-/* Whether the operation has nothing to do in the run under way: it is of the other kind of step. */
-static inline bool hk_engine_skips(const hk_engine *e, const hk_op *op) {
-  return op->when == (e->state.in_place ? HK_WHEN_KEPT : HK_WHEN_HELD);
+/* Index into `arrived` of a piece that the GPU may take from the CPU. */
+static inline int64_t hk_engine_piece_sign(const hk_engine *e, const hk_op *op) {
+  return (int64_t)e->state.n_subgroups + e->state.subgroups[op->subgroup].owners_at + op->piece;
 }
 
 #endif

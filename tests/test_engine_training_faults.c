@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/fixture_faults.h"
+#include "tests/fixture_slow.h"
 #include "tests/fixture_training.h"
 
 /* The bits that each tensor had before the step. */
@@ -28,6 +29,8 @@ typedef struct {
 static size_t n_routes;
 /* Iterations before the one in which a call fails. Nothing runs ahead in the first. */
 static int warmups = 2;
+/* The CPU is slow, so that the GPU takes pieces from it. */
+static bool slow = false;
 /* Backwards of an iteration. */
 static int backwards = 1;
 
@@ -65,6 +68,7 @@ static hk_status create(world *w, hk_overlap overlap, const hk_backend_ops *ops,
   const hk_status status =
       hk_engine_create(&plan, w->params, w->n, w->groups, w->n_groups, &options, &w->engine, err);
   hk_plan_free(&plan);
+  if (status == HK_OK && slow) slow_down(w->engine);
   return status;
 }
 
@@ -256,8 +260,9 @@ static void fail_everywhere(hk_overlap overlap, size_t routes) {
   n_routes = routes;
   snprintf(s.path, sizeof s.path, "training-faults-%d-%d.ck", (int)getpid(), (int)overlap);
   /* The optimized build fails each call; the sanitizers, which are slow, may leave calls out. */
-  const int64_t apart = (int64_t)case_count((case_counts){.release = 1, .address = 9, .thread = 7},
-                                            (case_counts){.release = 1, .address = 1, .thread = 7});
+  int64_t apart = (int64_t)case_count((case_counts){.release = 1, .address = 9, .thread = 7},
+                                      (case_counts){.release = 1, .address = 1, .thread = 7});
+  if (slow && !is_full_run()) apart = hk_max(apart, 5);
   fail_each(faults, sizeof faults / sizeof *faults, apart, fail_nth, &s);
   tally_add(&seen, &s.seen);
 }
@@ -285,6 +290,19 @@ static void after_the_norm(void **unused) {
   fail_everywhere(HK_OVERLAP_BOTH, 4);
   fail_everywhere(HK_OVERLAP_BOTH, 0);
   warmups = 2;
+}
+
+/* While the GPU brings back pieces that it has taken from the CPU. With overlap forward, and in
+ * steps that are held, the CPU updates their subgroups in place. */
+static void while_pieces_are_stolen(void **unused) {
+  (void)unused;
+  slow = true;
+  fail_everywhere(HK_OVERLAP_FORWARD, 2);
+  fail_everywhere(HK_OVERLAP_BOTH, 2);
+  warmups = 0;
+  fail_everywhere(HK_OVERLAP_BOTH, 2);
+  warmups = 2;
+  slow = false;
 }
 
 /* Two backwards, with sums that stay on the device and sums that come back. */
@@ -333,6 +351,7 @@ int main(void) {
       cmocka_unit_test(beside_forward),
       cmocka_unit_test(ahead_of_the_norm),
       cmocka_unit_test(after_the_norm),
+      cmocka_unit_test(while_pieces_are_stolen),
       cmocka_unit_test(while_gradients_accumulate),
       cmocka_unit_test(all_outcomes_occurred),
       cmocka_unit_test(creation_succeeds_or_leaves_nothing),

@@ -259,6 +259,19 @@ static void check_update(const hk_graph *graph, const hk_plan *plan, const hk_op
     assert_int_equal(graph->lanes[op->lane].kind, HK_LANE_UP);
 }
 
+/* An operation of what the GPU may take from the CPU: behind all planned ones, deepest first. */
+static void check_stolen(const hk_graph *graph, const hk_plan *plan, const hk_op *op,
+                         const hk_op *before) {
+  assert_int_equal(plan->subgroups[op->subgroup].route, HK_ROUTE_CPU);
+  if (before->when == HK_WHEN_STOLEN) {
+    assert_true(op->subgroup < before->subgroup ||
+                (op->subgroup == before->subgroup && op->piece <= before->piece));
+  }
+  if (op->kind != HK_OP_STATE_H2D) return;
+  assert_int_equal(op->priority, INT32_MAX);
+  assert_true(depends(graph, op, barrier_of(graph)));
+}
+
 static void engines_part(void **state) {
   (void)state;
   for (int overlap = HK_OVERLAP_FORWARD; overlap <= HK_OVERLAP_BOTH; overlap++) {
@@ -266,7 +279,7 @@ static void engines_part(void **state) {
     hk_graph graph = built(&plan, HK_EXPAND_ENGINE);
     assert_false(graph.weights_pulled);
     int32_t first[64], last[64];
-    int64_t flushed = 0, updated = 0, totals[HK_ROUTE_COUNT];
+    int64_t flushed = 0, updated = 0, stolen = 0, totals[HK_ROUTE_COUNT];
     hk_plan_subgroup_blocks(&plan, first, last);
     hk_plan_route_totals(&plan, totals);
     int32_t before = -1;
@@ -283,6 +296,12 @@ static void engines_part(void **state) {
         continue;
       }
       assert_int_equal(op->phase, HK_PHASE_UPDATE);
+      if (op->when == HK_WHEN_STOLEN) {
+        check_stolen(&graph, &plan, op, op - 1);
+        if (op->kind == HK_OP_ADAMW_GPU) stolen += op->work;
+        continue;
+      }
+      assert_int_equal(stolen, 0);
       assert_int_equal(op->priority, first[op->subgroup]);
       assert_true(op->subgroup >= before); /* shallow first */
       before = op->subgroup;
@@ -293,6 +312,7 @@ static void engines_part(void **state) {
     }
     assert_int_equal(flushed, totals[HK_ROUTE_CPU]);
     assert_int_equal(updated, plan.model.parameters);
+    assert_int_equal(stolen, totals[HK_ROUTE_CPU]);
     hk_graph_free(&graph);
     hk_plan_free(&plan);
   }

@@ -14,9 +14,11 @@ typedef struct {
   hk_when when;
 } hk_part;
 
-/* Records the operation for which the next iteration waits; does nothing without an overlap. */
+/* Records the operation for which the next iteration waits; does nothing without an overlap, and
+ * for stolen pieces: the engine's graph has one iteration. */
 static void note(const hk_part *p, int32_t *pieces, int32_t op) {
-  if (pieces != NULL) *hk_piece_of(p->x, pieces, p->rank, p->subgroup, p->piece) = op;
+  if (pieces != NULL && p->when != HK_WHEN_STOLEN)
+    *hk_piece_of(p->x, pieces, p->rank, p->subgroup, p->piece) = op;
 }
 
 static hk_op op_of(const hk_part *p, hk_op_kind kind, int64_t work) {
@@ -101,8 +103,9 @@ static void update_staged(const hk_part *p, int32_t *buffer) {
     deps[2] = *hk_piece_of(p->x, pieces->returned, p->rank, p->subgroup, p->piece);
   const hk_bytes state = hk_state_bytes(p->x->plan->optimizer, p->n);
   const hk_bytes grads =
-      p->when == HK_WHEN_HELD ? hk_expand_grads(p->x, p->subgroup, p->offset, p->n) : 0;
-  const hk_op fetch = op_of(p, HK_OP_STATE_H2D, state + grads);
+      p->when == HK_WHEN_ALWAYS ? 0 : hk_expand_grads(p->x, p->subgroup, p->offset, p->n);
+  hk_op fetch = op_of(p, HK_OP_STATE_H2D, state + grads);
+  if (p->when == HK_WHEN_STOLEN) fetch.priority = INT32_MAX; /* after all that is planned */
   const hk_lane_kind lane = p->x->plan->overlap == HK_OVERLAP_NONE ? HK_LANE_H2D : HK_LANE_UP;
   const int32_t in = hk_expand_add(p->x, p->rank, lane, fetch, deps, 3);
   const int32_t done = update_gpu(p, in);
@@ -138,6 +141,23 @@ static void update_cpu_or_stage(hk_part *p, int32_t *buffers, int *next) {
   if (either && (held || p->x->both_steps)) stage(p, buffers, next);
 }
 
+/* Adds what the GPU may take from the CPU, deepest piece first. */
+static void steal(hk_expansion *x, int rank, int32_t barrier, int32_t *buffers, int *next) {
+  const hk_plan *plan = x->plan;
+  for (size_t i = plan->n_subgroups; i-- > 0;) {
+    const int32_t s = plan->order[i];
+    const int64_t numel = plan->subgroups[s].numel, most = hk_expand_piece(plan, s);
+    if (!hk_plan_stealable(plan, (size_t)s)) continue;
+    hk_part part = {.x = x, .rank = rank, .barrier = barrier, .subgroup = s};
+    part.when = HK_WHEN_STOLEN;
+    for (part.piece = (int32_t)((numel - 1) / most); part.piece >= 0; part.piece--) {
+      part.offset = part.piece * most;
+      part.n = hk_min(most, numel - part.offset);
+      stage(&part, buffers, next);
+    }
+  }
+}
+
 void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
   const hk_plan *plan = x->plan;
   int32_t *buffers = &x->buffers[rank * plan->buffers];
@@ -166,4 +186,5 @@ void hk_expand_update_hocket(hk_expansion *x, int rank, int32_t barrier) {
       }
     }
   }
+  if (x->both_steps && hk_plan_steals(plan)) steal(x, rank, barrier, buffers, &next_buffer);
 }

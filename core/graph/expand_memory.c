@@ -213,9 +213,11 @@ static totals totals_of(const hk_expansion *x) {
  * known goes to a spare, so that the old state survives a failed step. */
 static hk_bytes hocket_host(const hk_plan *plan, const totals *sums) {
   const bool weights = !hk_optimizer_info_of(plan->optimizer)->weight;
+  const int64_t stolen =
+      hk_plan_steals(plan) ? hk_min(largest_on(plan, HK_ROUTE_CPU), plan->piece_numel) : 0;
+  const int64_t spare_staged = hk_max(largest_on(plan, HK_ROUTE_STAGED), stolen);
   return sums->grads[HK_ROUTE_CPU] + (weights ? sums->host_weights : 0) +
-         hk_state_bytes(plan->optimizer,
-                        largest_on(plan, HK_ROUTE_STAGED) + largest_on(plan, HK_ROUTE_MAPPED)) +
+         hk_state_bytes(plan->optimizer, spare_staged + largest_on(plan, HK_ROUTE_MAPPED)) +
          hk_spare_bytes(plan->optimizer, hk_plan_ahead(plan));
 }
 
@@ -228,14 +230,17 @@ static hk_bytes handed_bytes(const hk_expansion *x, const totals *sums) {
   return array + hk_plan_grad_room(x->plan).bytes;
 }
 
-/* Staging buffers. Those for steps in which nothing runs ahead also have room for gradients. */
+/* Staging buffers. Those for steps in which nothing runs ahead, and for pieces that the GPU takes
+ * from the CPU, also have room for gradients. */
 static hk_bytes staging_bytes(const hk_expansion *x) {
   const hk_plan *plan = x->plan;
+  const bool steals = hk_plan_steals(plan);
   hk_bytes grads = 0;
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     const hk_plan_subgroup *subgroup = &plan->subgroups[s];
     const int64_t most = hk_min(subgroup->numel, plan->piece_numel);
-    for (int64_t at = 0; subgroup->held_staged && at < subgroup->numel; at += most)
+    const bool with_grads = subgroup->held_staged || (steals && hk_plan_stealable(plan, s));
+    for (int64_t at = 0; with_grads && at < subgroup->numel; at += most)
       grads = hk_max(grads, hk_expand_grads(x, (int32_t)s, at, hk_min(most, subgroup->numel - at)));
   }
   if (hk_plan_on_route(plan, HK_ROUTE_STAGED) == 0 && hk_plan_held_staged(plan) == 0) return 0;

@@ -111,12 +111,14 @@ typedef struct {
 
 #define HK_BLOCK_NONE INT32_MIN
 
-/* In which steps an operation is executed. The engine's graph has the updates of both kinds of step
- * (hk_steps), if they differ. */
+/* When an operation is executed. The engine's graph has the updates of both kinds of step
+ * (hk_steps), if they differ, and those that the GPU may take from the CPU (hk_plan_steals). */
 typedef enum {
   HK_WHEN_ALWAYS,
-  HK_WHEN_KEPT, /* only if what runs ahead of the norm is to be kept */
-  HK_WHEN_HELD, /* only if nothing runs ahead */
+  HK_WHEN_KEPT,   /* only if what runs ahead of the norm is to be kept */
+  HK_WHEN_HELD,   /* only if nothing runs ahead */
+  HK_WHEN_STOLEN, /* only if the CPU has not begun the piece; then the CPU's update of it, which is
+                     in the graph, too, does nothing */
 } hk_when;
 
 typedef struct {
@@ -209,7 +211,8 @@ typedef struct {
  * A subgroup that is staged in steps in which nothing runs ahead (held_staged) has the operations
  * of route cpu, HK_WHEN_KEPT, and behind them those of route staged, HK_WHEN_HELD; their state_h2d
  * also copies the gradients that have been flushed. Lanes cpu and up pick by the forward order of
- * blocks. */
+ * blocks. If the plan steals, each piece of other subgroups on route cpu has the operations of
+ * route staged, too, HK_WHEN_STOLEN, behind all others and against the forward order. */
 #define HK_EXPAND_TRAINING (1u << HK_PHASE_FORWARD | 1u << HK_PHASE_BACKWARD)
 #define HK_EXPAND_UPDATE   (1u << HK_PHASE_UPDATE)
 #define HK_EXPAND_ALL      (HK_EXPAND_TRAINING | HK_EXPAND_UPDATE)

@@ -495,6 +495,17 @@ int64_t hk_plan_on_route(const hk_plan *plan, hk_route route) {
   return totals[route];
 }
 
+bool hk_plan_steals(const hk_plan *plan) {
+  return plan->runtime == HK_RUNTIME_HOCKET && plan->overlap != HK_OVERLAP_NONE &&
+         hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0;
+}
+
+bool hk_plan_stealable(const hk_plan *plan, size_t s) {
+  const hk_plan_subgroup *subgroup = &plan->subgroups[s];
+  return subgroup->route == HK_ROUTE_CPU && !subgroup->held_staged &&
+         !(plan->clip == HK_CLIP_BLOCK && subgroup->ahead);
+}
+
 hk_bytes hk_plan_gpu_state(const hk_plan *plan) {
   return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
 }

@@ -239,6 +239,13 @@ int64_t hk_plan_early(const hk_plan *plan);
 /* The same of those that are staged in steps in which nothing runs ahead. */
 int64_t hk_plan_held_staged(const hk_plan *plan);
 
+/* Whether the GPU may take pieces from the CPU team while a step is under way (work stealing):
+ * hocket's runtime with an overlap and staging buffers. */
+bool hk_plan_steals(const hk_plan *plan);
+/* If so: whether pieces of subgroup s. Not if it is held_staged, nor if it runs ahead under
+ * clipping by block, because the constants of its step are then known before those of others. */
+bool hk_plan_stealable(const hk_plan *plan, size_t s);
+
 /* Whether gradients of subgroup s wait, on their way to the host and over several micro-steps, in
  * the GPU memory of its early weights, which is free until they have been copied. So they do if
  * they are of 16 bits. `begin`: the subgroup's first parameter. */

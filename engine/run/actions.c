@@ -67,7 +67,7 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_str
 static hk_status fetch(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   HK_TRY(copy_state(e, id, hk_engine_op_numel(e, op), true, stream, err));
-  if (op->when != HK_WHEN_HELD) return HK_OK;
+  if (op->when == HK_WHEN_ALWAYS) return HK_OK;
   const hk_grad_image *image = image_of(e, op);
   return e->backend->ops->copy(stream, staged_grads(e, id), (char *)e->grads + image->at,
                                image->bytes, err);
@@ -75,7 +75,8 @@ static hk_status fetch(hk_engine *e, int32_t id, hk_stream *stream, hk_error *er
 
 /* Address at which the arrival of a write-back is noted: the attempt's number is written there. */
 static int64_t *sign_of(const hk_engine *e, const hk_op *op) {
-  return (int64_t *)e->arrived + op->subgroup;
+  const bool stolen = op->when == HK_WHEN_STOLEN;
+  return (int64_t *)e->arrived + (stolen ? hk_engine_piece_sign(e, op) : op->subgroup);
 }
 
 /* Notes the arrival behind a write-back by copies, on the same stream. */
@@ -175,7 +176,7 @@ static hk_status update_on_gpu(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   hk_state_subgroup *sub = hk_engine_subgroup(e, op);
   const int64_t n = op->work;
   void *slabs = sub->route == HK_ROUTE_RESIDENT ? e->state.home[sub->first] : staging_of(e, id);
-  const char *grads = op->when == HK_WHEN_HELD ? staged_grads(e, id) : NULL;
+  const char *grads = op->when == HK_WHEN_ALWAYS ? NULL : staged_grads(e, id);
   HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, grads, stream, err));
   HK_TRY(hk_engine_round_masters(e, (size_t)op->subgroup, op->offset, n, slabs, stream, err));
   if (sub->route == HK_ROUTE_RESIDENT && ends_subgroup(e, op, n)) {
@@ -210,7 +211,8 @@ hk_status hk_engine_act(hk_engine *e, int32_t id, hk_stream *stream, hk_error *e
       return fetch(e, id, stream, err);
     case HK_OP_STATE_D2H:
       HK_TRY(copy_state(e, id, n, false, stream, err));
-      return ends_subgroup(e, op, n) ? sign_by_copy(e, op, stream, err) : HK_OK;
+      if (op->when != HK_WHEN_STOLEN && !ends_subgroup(e, op, n)) return HK_OK;
+      return sign_by_copy(e, op, stream, err);
     case HK_OP_ADAMW_GPU:
       return update_on_gpu(e, id, stream, err);
     case HK_OP_ADAMW_MAPPED:

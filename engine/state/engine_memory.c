@@ -63,7 +63,8 @@ static hk_host_layout host_layout(const hk_plan *plan, const hk_state *state,
   /* Split state has the bf16 weights itself. */
   h.weights =
       part(&h.all, hk_format_is_split(state->shape.format) ? 0 : 2 * state->host_numel, HOST_ALIGN);
-  h.arrived = part(&h.all, (hk_bytes)sizeof(int64_t) * (int64_t)state->n_subgroups, HOST_ALIGN);
+  const int64_t signs = (int64_t)state->n_subgroups + state->n_stealable;
+  h.arrived = part(&h.all, (hk_bytes)sizeof(int64_t) * signs, HOST_ALIGN);
   h.bins = part(&h.all, hk_bin_bytes(state, params), HOST_ALIGN);
   h.block_bins =
       part(&h.all, plan->clip == HK_CLIP_BLOCK ? hk_bin_bytes(state, params) : 0, HOST_ALIGN);

@@ -192,7 +192,8 @@ static void place_gradients(hk_state *state, const hk_param *params) {
     *all = round_up(at, IMAGE_ALIGN);
     image->bytes = at - image->at;
     image->early_at = early_room(state, image);
-    if (state->subgroups[image->subgroup].held_staged)
+    const hk_state_subgroup *sub = &state->subgroups[image->subgroup];
+    if (sub->held_staged || sub->stealable)
       state->staged_grad_bytes =
           hk_max(state->staged_grad_bytes, round_up(image->bytes, IMAGE_ALIGN));
   }
@@ -277,6 +278,7 @@ static hk_status lay_out_slabs(const hk_plan *plan, const hk_param *params, size
   }
   HK_TRY(cut_subgroups(plan, params, n_params, state, err));
   choose_shape(plan, state);
+  const bool steals = hk_plan_steals(plan);
   int64_t slabs = 0, spare_staged = 0, spare_mapped = 0;
   for (size_t s = 0; s < plan->n_subgroups; s++) {
     hk_state_subgroup *sub = &state->subgroups[s];
@@ -288,6 +290,9 @@ static hk_status lay_out_slabs(const hk_plan *plan, const hk_param *params, size
     sub->ahead = runs_ahead(plan, s);
     sub->early = sub->ahead && plan->subgroups[s].early;
     sub->held_staged = sub->ahead && plan->subgroups[s].held_staged;
+    sub->stealable = steals && hk_plan_stealable(plan, s);
+    sub->owners_at = state->n_stealable;
+    if (sub->stealable) state->n_stealable += (sub->numel + sub->piece - 1) / sub->piece;
     sub->early_at = state->early_numel;
     if (sub->early) {
       const int64_t last = hk_state_early_at(state, sub, sub->numel - 1);
@@ -309,6 +314,7 @@ static hk_status lay_out_slabs(const hk_plan *plan, const hk_param *params, size
     if (sub->route == HK_ROUTE_STAGED) spare_staged = hk_max(spare_staged, sub->slabs);
     if (sub->route == HK_ROUTE_MAPPED) spare_mapped = hk_max(spare_mapped, sub->slabs);
   }
+  if (state->n_stealable > 0) spare_staged = hk_max(spare_staged, state->slabs_a_piece);
   state->host_slabs += spare_staged + spare_mapped;
 
   hk_status status = make_spares(&state->staged, spare_staged, err);
@@ -391,6 +397,29 @@ void hk_state_relocate(const hk_plan *plan, hk_state *state) {
       give(spares, state->home[k]);
     }
   }
+}
+
+/* The slabs *first .. *last of a piece. */
+static void slabs_of_piece(const hk_state *state, size_t s, int64_t offset, int64_t n,
+                           int64_t *first, int64_t *last) {
+  *first = hk_state_run(state, s, offset, offset + n).slab;
+  *last = hk_state_run(state, s, offset + n - 1, offset + n).slab;
+}
+
+void hk_state_take(hk_state *state, size_t s, int64_t offset, int64_t n) {
+  const hk_state_subgroup *sub = &state->subgroups[s];
+  if (hk_state_written(state, sub) != state->home) return;
+  int64_t first = 0, last = 0;
+  slabs_of_piece(state, s, offset, n, &first, &last);
+  for (int64_t k = first; k <= last; k++)
+    state->next[k] = sub->ahead ? state->other[k] : take(&state->staged);
+  for (int64_t k = first; !sub->ahead && k <= last; k++) give(&state->staged, state->home[k]);
+}
+
+void hk_state_untake(hk_state *state, size_t s, int64_t offset, int64_t n) {
+  int64_t first = 0, last = 0;
+  slabs_of_piece(state, s, offset, n, &first, &last);
+  for (int64_t k = first; k <= last; k++) state->next[k] = state->home[k];
 }
 
 void hk_state_commit(hk_state *state, size_t s, int64_t step) {

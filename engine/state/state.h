@@ -48,6 +48,8 @@ typedef struct {
   int64_t early_at;     /* its first element in the array of early weights; see hk_state_early_at */
   bool ahead;           /* may be updated before the norm is known, from `home` to `other` */
   bool held_staged;     /* if nothing runs ahead, updated by the GPU, also from `home` to `other` */
+  bool stealable;       /* the GPU may take its pieces from the CPU (hk_plan_stealable) */
+  int64_t owners_at;    /* stealable: number of its first piece among those of all such subgroups */
   int64_t piece;        /* parameters per piece; resident: all of them, else hk_state.piece */
   int64_t first, slabs; /* first slab in hk_state.home, number of slabs */
   int64_t step;         /* number of the step whose state it holds; -1: lost */
@@ -91,11 +93,13 @@ typedef struct {
   hk_param_segment *segments; /* in flat order */
   int32_t n_segments;
   hk_bytes host_grad_bytes, device_grad_bytes;
-  hk_bytes staged_grad_bytes; /* of the largest image of a subgroup that is `held_staged` */
+  hk_bytes staged_grad_bytes; /* of the largest image of a subgroup that is `held_staged` or
+                                 `stealable` */
+  int64_t n_stealable;        /* pieces of subgroups that are */
 } hk_state;
 
 /* Bytes of a staging buffer: the state of a piece and, if subgroups are `held_staged`, behind it
- * the gradients of one. */
+ * the gradients of one; likewise if they are `stealable`. */
 static inline hk_bytes hk_state_staging_bytes(const hk_state *state) {
   return state->slabs_a_piece * state->shape.bytes + state->staged_grad_bytes;
 }
@@ -127,6 +131,12 @@ void hk_state_free(hk_state *state);
 
 /* Sets `next` for a step: where each subgroup's new state goes, in the plan's order of updates. */
 void hk_state_relocate(const hk_plan *plan, hk_state *state);
+/* The GPU takes a piece from the CPU, parameters offset .. offset + n - 1 of its subgroup: if it
+ * would be written in place, `next` becomes spare memory, its own if its subgroup is `ahead`, else
+ * that of route staged. Pieces must be taken in the order in which they are written back. */
+void hk_state_take(hk_state *state, size_t s, int64_t offset, int64_t n);
+/* The piece is not written back after all: `next` is `home` again. */
+void hk_state_untake(hk_state *state, size_t s, int64_t offset, int64_t n);
 /* All new state of subgroup s has arrived: `next` becomes `home`. */
 void hk_state_commit(hk_state *state, size_t s, int64_t step);
 

@@ -7,6 +7,7 @@
 #include "engine/train/recording.h"
 
 #include "core/base/grow.h"
+#include "engine/run/owner.h"
 
 void hk_recording_close(hk_engine *e) {
   struct hk_recording *r = e->training->recording;

@@ -2,6 +2,7 @@
 /* Runs of the graph: an iteration begins one, a step or a cancellation ends it. */
 #include <string.h>
 
+#include "engine/run/owner.h"
 #include "engine/train/training_private.h"
 
 /* Waits for the end of the step under way and commits its state, or accounts for its failure. The
@@ -17,8 +18,10 @@ static hk_status settle(hk_engine *e, hk_error *err) {
   hk_training_set_state(e, HK_IDLE);
   if (status != HK_OK) return hk_engine_account_for_failure(e, t->stepping, true, err);
   if (t->timed && t->recording != NULL) hk_recording_keep(e);
-  t->times[t->n_times++ % HK_KEPT_TIMES] = (hk_step_time){
-      .step = t->stepping, .update = hk_executor_ended_at(e->executor) - t->opened_at};
+  t->times[t->n_times++ % HK_KEPT_TIMES] =
+      (hk_step_time){.step = t->stepping,
+                     .update = hk_executor_ended_at(e->executor) - t->opened_at,
+                     .stolen = hk_owners_stolen(e)};
   hk_engine_commit(e, t->stepping);
   return HK_OK;
 }
@@ -68,6 +71,7 @@ static void assume(hk_engine *e) {
 hk_status hk_training_begin_run(hk_engine *e, bool hold, hk_error *err) {
   struct hk_training *t = e->training;
   t->timed = t->recording != NULL || t->timeline != NULL;
+  hk_owners_clear(e);
   /* Known before the run begins, because an update may start at once. */
   e->state.in_place = hk_training_overlaps(e) && hold;
   return hk_executor_begin(e->executor, t->timed, hold, err);

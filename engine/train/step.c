@@ -4,19 +4,38 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/private.h"
+#include "engine/run/owner.h"
+#include "engine/train/training_private.h"
 
 /* -- After a failure --------------------------------------------------------------------------- */
 
-/* Whether all CPU updates of the subgroup have ended: CPU lanes complete a subgroup they have
- * begun. */
-static bool cpu_done(const hk_engine *e, size_t s) {
+static bool is_cpu_update(const hk_engine *e, size_t op, size_t s) {
+  return e->graph.ops[op].kind == HK_OP_ADAMW_CPU && e->graph.ops[op].subgroup == (int32_t)s;
+}
+
+/* Whether the new state of the piece of CPU update `op` is in host memory. */
+static bool piece_done(const hk_engine *e, size_t op) {
+  if (hk_owner_of(e, &e->graph.ops[op]) != HK_OWNER_GPU)
+    return hk_executor_done(e->executor, (int32_t)op);
+  return e->arrived[hk_engine_piece_sign(e, &e->graph.ops[op])] == e->attempt;
+}
+
+/* Whether subgroup s has its new state. CPU lanes complete a subgroup that they have begun. If the
+ * GPU has taken pieces of it, and only some pieces have their new state, in place, then the CPU
+ * updates the others now: their old state is whole, because the GPU writes to spare memory. */
+static bool complete(hk_engine *e, size_t s) {
+  const hk_state_subgroup *sub = &e->state.subgroups[s];
+  size_t n_old = 0, n_new = 0;
+  for (size_t i = 0; i < e->graph.n_ops; i++)
+    if (is_cpu_update(e, i, s)) *(piece_done(e, i) ? &n_new : &n_old) += 1;
+  if (n_old == 0) return true;
+  const bool in_place = hk_state_written(&e->state, sub) == e->state.home;
+  if (n_new == 0 || !sub->stealable || !in_place) return false;
   for (size_t i = 0; i < e->graph.n_ops; i++) {
     const hk_op *op = &e->graph.ops[i];
-    if (op->kind == HK_OP_ADAMW_CPU && op->subgroup == (int32_t)s &&
-        !hk_executor_done(e->executor, (int32_t)i)) {
-      return false;
-    }
+    if (!is_cpu_update(e, i, s) || piece_done(e, i)) continue;
+    hk_state_untake(&e->state, s, op->offset, op->work);
+    hk_engine_update_on_cpu(e, op, hk_engine_cpu_steps(e, op));
   }
   return true;
 }
@@ -49,7 +68,7 @@ static size_t list_subgroups(const hk_engine *e, int64_t step, char *text, size_
 static void settle(hk_engine *e, size_t s, int64_t step, bool device_lost) {
   hk_state_subgroup *sub = &e->state.subgroups[s];
   const bool by_cpu = sub->route == HK_ROUTE_CPU && !hk_state_stages(&e->state, sub);
-  const bool new = by_cpu ? cpu_done(e, s) : has_arrived(e, s);
+  const bool new = by_cpu ? complete(e, s) : has_arrived(e, s);
   if (new) hk_state_commit(&e->state, s, step);
   /* State on the device is updated in place. */
   const bool half = !new && sub->touched == e->attempt;

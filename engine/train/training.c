@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/run/owner.h"
 #include "engine/train/training_private.h"
 
 /* -- Opening and closing ----------------------------------------------------------------------- */
@@ -363,22 +364,35 @@ static int32_t time_left_ms(hk_ns deadline) {
   return (int32_t)(hk_max(0, deadline - hk_now() + 999999) / 1000000);
 }
 
-/* Waits until all operations that write a block's weights are queued, and makes `stream` wait for
+/* Whether a wait for a block's weights includes operation `op`, one that writes them, if it looks
+ * at the GPU's updates of stolen pieces or at all others. */
+static bool writes_block(const hk_engine *e, const hk_op *op, bool stolen) {
+  return (op->when == HK_WHEN_STOLEN) == stolen && !hk_engine_skips(e, op);
+}
+
+/* Waits until operations that write a block's weights are queued, and makes `stream` wait for
  * them. *there false: timed out. */
-static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk_ns deadline,
-                              bool *there, hk_error *err) {
+static hk_status follow_operations(hk_engine *e, int32_t block, bool stolen, hk_stream *stream,
+                                   hk_ns deadline, bool *there, hk_error *err) {
   const struct hk_training *t = e->training;
   for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
-    if (hk_engine_skips(e, &e->graph.ops[t->block_ops[i]])) continue;
+    if (!writes_block(e, &e->graph.ops[t->block_ops[i]], stolen)) continue;
     const int32_t left_ms = time_left_ms(deadline);
     HK_TRY(hk_executor_await(e->executor, t->block_ops[i], left_ms, there, err));
     if (!*there) return HK_OK;
   }
   for (int32_t i = t->block_begin[block]; i < t->block_begin[block + 1]; i++) {
-    if (hk_engine_skips(e, &e->graph.ops[t->block_ops[i]])) continue;
+    if (!writes_block(e, &e->graph.ops[t->block_ops[i]], stolen)) continue;
     HK_TRY(hk_executor_follow(e->executor, t->block_ops[i], stream, err));
   }
   return HK_OK;
+}
+
+/* All of them. When the CPU's operations have been queued, each piece has its owner. */
+static hk_status follow_block(hk_engine *e, int32_t block, hk_stream *stream, hk_ns deadline,
+                              bool *there, hk_error *err) {
+  HK_TRY(follow_operations(e, block, false, stream, deadline, there, err));
+  return *there ? follow_operations(e, block, true, stream, deadline, there, err) : HK_OK;
 }
 
 /* After a failed wait: accounts for the failed step, unless another thread has done so, and returns

@@ -80,6 +80,7 @@ typedef struct {
 typedef struct {
   int64_t step;
   hk_ns update;
+  int64_t stolen; /* parameters that the GPU took from the CPU team */
 } hk_step_time;
 
 #define HK_KEPT_TIMES 16

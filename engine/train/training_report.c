@@ -81,6 +81,7 @@ static void put_times(const hk_engine *e, cJSON *root, bool *ok) {
     cJSON *item = hk_put_element(list, ok);
     hk_put_number(item, "step", (double)time->step, ok);
     hk_put_number(item, "update_ms", hk_ms(time->update), ok);
+    hk_put_number(item, "stolen", (double)time->stolen, ok);
   }
 }
 
