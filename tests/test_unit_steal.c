@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 /* Which plans let the GPU take pieces from the CPU, the operations for that, and their memory. */
 #include "core/graph/bytes.h"
+#include "core/machine/team.h"
 #include "sim/ahead.h"
 #include "sim/rank.h"
 #include "tests/fixture_blocks.h"
@@ -89,6 +90,22 @@ static void only_the_engine_has_stolen_pieces(void **state) {
   }
 }
 
+/* Copies of stolen pieces do not make the team lend a thread: the simulator does not know them. */
+static void both_graphs_have_the_same_team(void **state) {
+  (void)state;
+  hk_plan plan = planned(HK_OVERLAP_FORWARD);
+  plan.piece_numel = 1000000; /* 100 planned copies to the GPU, 1100 that may be stolen */
+  hk_error err = {0};
+  hk_graph simulated, engine;
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ALL, .folded = true}, &simulated, &err), &err);
+  must(hk_graph_build(&plan, (hk_expand){HK_EXPAND_ENGINE, .folded = true}, &engine, &err), &err);
+  assert_int_equal(hk_team_size(&simulated, 16, 16), 16);
+  assert_int_equal(hk_team_size(&engine, 16, 16), 16);
+  hk_graph_free(&simulated);
+  hk_graph_free(&engine);
+  hk_plan_free(&plan);
+}
+
 static hk_bytes gpu_bytes(const hk_plan *plan) {
   hk_error err = {0};
   hk_graph g;
@@ -113,6 +130,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(plans_with_staging_buffers_steal),
       cmocka_unit_test(only_the_engine_has_stolen_pieces),
+      cmocka_unit_test(both_graphs_have_the_same_team),
       cmocka_unit_test(staging_buffers_have_room_for_gradients),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,7 +109,7 @@ static bool queues_throughout(const hk_plan *plan, const hk_graph *graph) {
   if (plan->runtime != HK_RUNTIME_HOCKET) return false;
   for (size_t i = 0; i < graph->n_ops / (size_t)graph->iterations; i++) {
     if (graph->ops[i].rank != 0) continue;
-    staged += graph->ops[i].kind == HK_OP_STATE_H2D;
+    staged += graph->ops[i].kind == HK_OP_STATE_H2D && graph->ops[i].when != HK_WHEN_STOLEN;
     on_cpu += graph->ops[i].kind == HK_OP_ADAMW_CPU;
   }
   return on_cpu > 0 && staged > HK_QUEUED_AHEAD;

@@ -13,7 +13,7 @@
  * at the beginning. With more copies than the engine queues ahead (HK_QUEUED_AHEAD) it happens
  * throughout the update, so the team leaves a core to the queueing thread. This is done only if
  * - graph->queues_throughout: runtime hocket, operations on the CPU, and more than
- *   HK_QUEUED_AHEAD staged pieces an iteration;
+ *   HK_QUEUED_AHEAD planned staged pieces an iteration;
  * - the team has at least HK_LEAST_LENDER threads: a smaller one would lose more than it gains;
  * - the teams fill `cores`, the CPUs that the process may use (0: not known): threads == cores or,
  *   with one team for each GPU of the node, threads x GPUs == cores.
