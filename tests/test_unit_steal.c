@@ -58,6 +58,8 @@ static void count(const hk_plan *plan, unsigned phases, hk_op_kind kind, int64_t
   must(hk_graph_build(plan, (hk_expand){phases, .folded = true}, &g, &err), &err);
   *planned_work = *stolen_work = 0;
   for (size_t i = 0; i < g.n_ops; i++) {
+    /* Gradients have left the GPU for the host, so that updates there free none. */
+    if (g.ops[i].when == HK_WHEN_STOLEN) assert_int_equal(g.ops[i].gpu_free, 0);
     if (g.ops[i].kind != kind) continue;
     *(g.ops[i].when == HK_WHEN_STOLEN ? stolen_work : planned_work) += g.ops[i].work;
   }
