@@ -103,7 +103,7 @@ static void update_staged(const hk_part *p, int32_t *buffer) {
     deps[2] = *hk_piece_of(p->x, pieces->returned, p->rank, p->subgroup, p->piece);
   const hk_bytes state = hk_state_bytes(p->x->plan->optimizer, p->n);
   const hk_bytes grads =
-      p->when == HK_WHEN_ALWAYS ? 0 : hk_expand_grads(p->x, p->subgroup, p->offset, p->n);
+      hk_when_flushed(p->when) ? hk_expand_grads(p->x, p->subgroup, p->offset, p->n) : 0;
   hk_op fetch = op_of(p, HK_OP_STATE_H2D, state + grads);
   if (p->when == HK_WHEN_STOLEN) fetch.priority = INT32_MAX; /* after all that is planned */
   const hk_lane_kind lane = p->x->plan->overlap == HK_OVERLAP_NONE ? HK_LANE_H2D : HK_LANE_UP;

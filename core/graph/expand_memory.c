@@ -162,7 +162,7 @@ void hk_expand_memory(hk_expansion *x, hk_op *op) {
     hocket_training(x, op);
   } else if (x->handed) {
     op->gpu_free = 0;
-  } else if (op->when == HK_WHEN_HELD || op->when == HK_WHEN_STOLEN) {
+  } else if (hk_when_flushed(op->when)) {
     op->gpu_free = 0; /* its gradients were freed when they left for the host */
   } else if (op->kind == HK_OP_ADAMW_GPU || op->kind == HK_OP_ADAMW_MAPPED) {
     op->gpu_free = hk_expand_grads(x, op->subgroup, op->offset, op->work);

@@ -121,6 +121,11 @@ typedef enum {
                      in the graph, too, does nothing */
 } hk_when;
 
+/* Whether such an update by the GPU takes gradients that have been flushed to the host. */
+static inline bool hk_when_flushed(hk_when when) {
+  return when == HK_WHEN_HELD || when == HK_WHEN_STOLEN;
+}
+
 typedef struct {
   hk_op_kind kind;
   hk_phase phase;

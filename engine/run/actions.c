@@ -67,7 +67,7 @@ static hk_status copy_state(hk_engine *e, int32_t id, int64_t n, bool in, hk_str
 static hk_status fetch(hk_engine *e, int32_t id, hk_stream *stream, hk_error *err) {
   const hk_op *op = &e->graph.ops[id];
   HK_TRY(copy_state(e, id, hk_engine_op_numel(e, op), true, stream, err));
-  if (op->when == HK_WHEN_ALWAYS) return HK_OK;
+  if (!hk_when_flushed(op->when)) return HK_OK;
   const hk_grad_image *image = image_of(e, op);
   return e->backend->ops->copy(stream, staged_grads(e, id), (char *)e->grads + image->at,
                                image->bytes, err);
@@ -176,7 +176,7 @@ static hk_status update_on_gpu(hk_engine *e, int32_t id, hk_stream *stream, hk_e
   hk_state_subgroup *sub = hk_engine_subgroup(e, op);
   const int64_t n = op->work;
   void *slabs = sub->route == HK_ROUTE_RESIDENT ? e->state.home[sub->first] : staging_of(e, id);
-  const char *grads = op->when == HK_WHEN_ALWAYS ? NULL : staged_grads(e, id);
+  const char *grads = hk_when_flushed(op->when) ? staged_grads(e, id) : NULL;
   HK_TRY(launch_adamw(e, sub, slabs, slabs, 0, op->offset, n, grads, stream, err));
   HK_TRY(hk_engine_round_masters(e, (size_t)op->subgroup, op->offset, n, slabs, stream, err));
   if (sub->route == HK_ROUTE_RESIDENT && ends_subgroup(e, op, n)) {

@@ -384,42 +384,56 @@ void *const *hk_state_written(const hk_state *state, const hk_state_subgroup *su
   return sub->ahead && to_spare ? state->other : state->home;
 }
 
+/* Slabs first .. end - 1 are written to spares, which their old places become. All spares are taken
+ * first, so that no slab is written over another of them. */
+static void write_to_spares(hk_state *state, hk_spares *spares, int64_t first, int64_t end) {
+  for (int64_t k = first; k < end; k++) state->next[k] = take(spares);
+  for (int64_t k = first; k < end; k++) give(spares, state->home[k]);
+}
+
+/* Slabs first .. end - 1 are written to the places of `to`. */
+static void write_to(hk_state *state, void *const *to, int64_t first, int64_t end) {
+  for (int64_t k = first; k < end; k++) state->next[k] = to[k];
+}
+
 void hk_state_relocate(const hk_plan *plan, hk_state *state) {
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     const hk_state_subgroup *sub = &state->subgroups[plan->order[i]];
     hk_spares *spares = sub->route == HK_ROUTE_STAGED   ? &state->staged
                         : sub->route == HK_ROUTE_MAPPED ? &state->mapped
                                                         : NULL;
-    for (int64_t k = sub->first; k < sub->first + sub->slabs; k++) {
-      state->next[k] = spares != NULL ? take(spares) : hk_state_written(state, sub)[k];
-    }
-    for (int64_t k = sub->first; spares != NULL && k < sub->first + sub->slabs; k++) {
-      give(spares, state->home[k]);
+    const int64_t end = sub->first + sub->slabs;
+    if (spares != NULL) {
+      write_to_spares(state, spares, sub->first, end);
+    } else {
+      write_to(state, hk_state_written(state, sub), sub->first, end);
     }
   }
 }
 
-/* The slabs *first .. *last of a piece. */
+/* The slabs *first .. *end - 1 of a piece. */
 static void slabs_of_piece(const hk_state *state, size_t s, int64_t offset, int64_t n,
-                           int64_t *first, int64_t *last) {
+                           int64_t *first, int64_t *end) {
   *first = hk_state_run(state, s, offset, offset + n).slab;
-  *last = hk_state_run(state, s, offset + n - 1, offset + n).slab;
+  *end = hk_state_run(state, s, offset + n - 1, offset + n).slab + 1;
 }
 
 void hk_state_take(hk_state *state, size_t s, int64_t offset, int64_t n) {
   const hk_state_subgroup *sub = &state->subgroups[s];
   if (hk_state_written(state, sub) != state->home) return;
-  int64_t first = 0, last = 0;
-  slabs_of_piece(state, s, offset, n, &first, &last);
-  for (int64_t k = first; k <= last; k++)
-    state->next[k] = sub->ahead ? state->other[k] : take(&state->staged);
-  for (int64_t k = first; !sub->ahead && k <= last; k++) give(&state->staged, state->home[k]);
+  int64_t first = 0, end = 0;
+  slabs_of_piece(state, s, offset, n, &first, &end);
+  if (sub->ahead) {
+    write_to(state, state->other, first, end);
+  } else {
+    write_to_spares(state, &state->staged, first, end);
+  }
 }
 
 void hk_state_untake(hk_state *state, size_t s, int64_t offset, int64_t n) {
-  int64_t first = 0, last = 0;
-  slabs_of_piece(state, s, offset, n, &first, &last);
-  for (int64_t k = first; k <= last; k++) state->next[k] = state->home[k];
+  int64_t first = 0, end = 0;
+  slabs_of_piece(state, s, offset, n, &first, &end);
+  write_to(state, state->home, first, end);
 }
 
 void hk_state_commit(hk_state *state, size_t s, int64_t step) {
