@@ -43,4 +43,14 @@ static inline hk_graph built(const hk_plan *plan, unsigned phases, bool folded) 
   return graph;
 }
 
+/* The graph takes `expected` ns, or up to `more` ns longer. */
+static inline void assert_makespan(const hk_graph *graph, const hk_machine *machine, hk_ns expected,
+                                   hk_ns more) {
+  hk_error err = {0};
+  hk_result result;
+  must(hk_simulate(graph, machine, NULL, &result, &err), &err);
+  assert_in_range(result.timeline.makespan, expected, expected + more);
+  hk_result_free(&result);
+}
+
 #endif

@@ -319,4 +319,21 @@ static inline void step(world *w, bool finite) {
   for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
 }
 
+/* An iteration of `backwards`, whose step is clipped if `max_norm` is small; 0: no limit. */
+static inline void plain_iteration(world *w, int backwards, double max_norm) {
+  hk_error err = {0};
+  hk_step_report report;
+  const hk_step_options options = {.max_norm = max_norm};
+  forward(w);
+  for (int m = 0; m < backwards; m++) backward(w, 0, true);
+  const double squares = plain_squares(w);
+  must(hk_engine_step(w->engine, &options, &report, NULL, &err), &err);
+  if (w->by_block) {
+    plain_update_blocks(w, max_norm, 1);
+  } else {
+    plain_update(w, hk_grad_scale(squares, max_norm, 1));
+  }
+  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+}
+
 #endif

@@ -47,23 +47,6 @@ static void open_layers(world *w, hk_overlap overlap, hk_clip clip, size_t stage
   slow_down(w->engine);
 }
 
-/* One step, which is clipped if `limit` is small; 0: no limit. */
-static void iterate(world *w, double limit) {
-  hk_error err = {0};
-  hk_step_report report;
-  const hk_step_options options = {.max_norm = limit};
-  forward(w);
-  backward(w, 0, true);
-  const double squares = plain_squares(w);
-  must(hk_engine_step(w->engine, &options, &report, NULL, &err), &err);
-  if (w->by_block) {
-    plain_update_blocks(w, limit, 1);
-  } else {
-    plain_update(w, hk_grad_scale(squares, limit, 1));
-  }
-  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
-}
-
 /* -- Tests ------------------------------------------------------------------------------------- */
 
 /* Four steps whose pieces all are updated once; returns what the GPU took. */
@@ -71,7 +54,7 @@ static int64_t train(world *w, size_t staged, double limit) {
   int64_t stolen = 0;
   for (int i = 0; i < 4; i++) {
     atomic_store(&updated_slowly, 0);
-    iterate(w, limit);
+    plain_iteration(w, 1, limit);
     assert_state(w); /* the step has ended */
     const struct hk_training *t = w->engine->training;
     const int64_t taken = t->times[(t->n_times - 1) % HK_KEPT_TIMES].stolen;
@@ -105,7 +88,7 @@ static void forward_waits_for_what_was_stolen(void **unused) {
   slow_ns = 2000000;
   open_layers(&w, HK_OVERLAP_FORWARD, HK_CLIP_NORM, 1);
   w.engine->backend->ops = &late_updates;
-  for (int i = 0; i < 4; i++) iterate(&w, 0); /* compares weights of each block */
+  for (int i = 0; i < 4; i++) plain_iteration(&w, 1, 0); /* compares weights of each block */
   assert_state(&w);
   assert_true(train(&w, 1, 0) > 0);
   unmake(&w);

@@ -73,14 +73,7 @@ static hk_status create(world *w, hk_overlap overlap, const hk_backend_ops *ops,
 }
 
 static void good_iteration(world *w) {
-  hk_error err = {0};
-  hk_step_report report;
-  forward(w);
-  for (int m = 0; m < backwards; m++) backward(w, 0, true);
-  const double squares = plain_squares(w);
-  must(hk_engine_step(w->engine, NULL, &report, NULL, &err), &err);
-  plain_update(w, hk_grad_scale(squares, 0, 1));
-  for (size_t i = 0; i < w->n; i++) w->tensors[i].given = 0;
+  plain_iteration(w, backwards, 0);
 }
 
 static void keep(scene *s) {

@@ -268,7 +268,6 @@ static void reductions_leave_the_network_busy(void **state) {
    */
   const hk_ns layer = 2 * (2 * 64 * (LAYER - 2 * 64) + 4 * 64 * 64 * 64) / 1000 + 1;
   const hk_ns backward = LAYERS * layer + 2 * (2 * 64 * EMBEDDING) / 1000 + 1;
-  hk_error err = {0};
   hk_machine machine = ideal_machine();
   hk_job job = ALONE;
   machine.net.value = 1e9;
@@ -279,14 +278,10 @@ static void reductions_leave_the_network_busy(void **state) {
   hk_plan plan =
       planned(&hk_policy_gpu_only, HK_POLICY_OPTIONS_NONE, HK_RUNTIME_HOCKET, &job, HK_FLUSH_ASYNC);
   for (int waiting = 0; waiting < 6; waiting++) { /* 0: no limit */
-    hk_result result;
     plan.flush_blocks = waiting % 4;
     plan.reduce_first = waiting >= 4;
     hk_graph graph = built(&plan, HK_EXPAND_TRAINING, true);
-    must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
-    const hk_ns expected = bytes + (waiting == 1 || waiting >= 4 ? backward : 0);
-    assert_in_range(result.timeline.makespan, expected, expected + 4);
-    hk_result_free(&result);
+    assert_makespan(&graph, &machine, bytes + (waiting == 1 || waiting >= 4 ? backward : 0), 4);
     hk_graph_free(&graph);
   }
   hk_plan_free(&plan);
@@ -302,7 +297,6 @@ static void reductions_leave_the_network_busy(void **state) {
  * unless these were fitted to runs that had hooks. DeepSpeed copies in operations of its own, and
  * one rank copies nothing. */
 static void check_copies(const hk_policy *policy, int sharded) {
-  hk_error err = {0};
   hk_machine machine = ideal_machine();
   machine.gpu_hbm.value = 1e9;
   machine.fsdp_launches.value = 0.5;
@@ -330,13 +324,7 @@ static void check_copies(const hk_policy *policy, int sharded) {
       }
       machine.layer_launch.value = 0;
       assert_int_equal(copied, copies ? sharded * ALL / 2 : 0);
-      if (!deepspeed) {
-        hk_result result;
-        must(hk_simulate(&graph, &machine, NULL, &result, &err), &err);
-        const hk_ns expected = copies ? sharded * ALL : 0;
-        assert_in_range(result.timeline.makespan, expected, expected + 2000);
-        hk_result_free(&result);
-      }
+      if (!deepspeed) assert_makespan(&graph, &machine, copies ? sharded * ALL : 0, 2000);
       hk_graph_free(&graph);
       hk_plan_free(&plan);
     }
