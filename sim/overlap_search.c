@@ -172,6 +172,8 @@ static hk_status find_free(const hk_overlap_trials *s, hk_bytes *left, hk_error 
 static hk_status find_limit(hk_overlap_trials *s, const hk_plan_settings *settings,
                             hk_overlap_search_result *result, hk_error *err) {
   HK_TRY(find_free(s, &s->gpu_limit, err));
+  const bool wanted = settings->gpu_memory == NULL || *settings->gpu_memory > 0;
+  s->steals = wanted && hk_trials_steal(s, &s->gpu_limit);
   result->limit_given = settings->gpu_memory != NULL && *settings->gpu_memory < s->gpu_limit;
   if (result->limit_given) s->gpu_limit = *settings->gpu_memory;
   hk_bytes state = 0;

@@ -13,6 +13,9 @@
 
 #define HELD_BUFFERS 2 /* for staging in clipped steps only: 4 are predicted to gain 0.2 ms */
 
+/* Share of free GPU memory up to which buffers for stolen pieces are planned. */
+#define SPARE_SHARE 0.1
+
 /* Measured over predicted iteration of plans with staged subgroups beside computation: 1.00, 1.03,
  * 1.03, 1.07 and 1.07 on three H200 nodes with lanes queued 8 operations ahead
  * (bench/results/training). The search chooses a plan with staged subgroups only if it is predicted
@@ -62,6 +65,14 @@ static void keep_sums(const hk_overlap_trials *s, hk_plan *plan) {
   plan->sum_bytes = hk_min(fit, room.pieces - room.slots) * slot;
 }
 
+bool hk_trials_steal(const hk_overlap_trials *s, hk_bytes *left) {
+  const hk_bytes buffers = hk_plan_spare_staging(s->start);
+  if (s->start->runtime != HK_RUNTIME_HOCKET || (double)buffers > SPARE_SHARE * (double)*left)
+    return false;
+  *left -= buffers;
+  return true;
+}
+
 hk_status hk_trials_plan(const hk_overlap_trials *s, hk_spec spec, hk_plan *plan, hk_error *err) {
   HK_TRY(hk_plan_copy(s->start, plan, err));
   if (spec.threads > 0) plan->cpu_threads = spec.threads;
@@ -78,6 +89,8 @@ hk_status hk_trials_plan(const hk_overlap_trials *s, hk_spec spec, hk_plan *plan
     hk_plan_stage_held(plan, spec.held);
     if (spec.stride == 0) plan->buffers = HELD_BUFFERS;
   }
+  plan->steals =
+      s->steals && hk_plan_on_route(plan, HK_ROUTE_STAGED) == 0 && hk_plan_held_staged(plan) == 0;
   if (status == HK_OK) send_early(s, plan);
   if (status == HK_OK) keep_sums(s, plan);
   if (status != HK_OK) hk_plan_free(plan);

@@ -43,10 +43,14 @@ typedef struct {
   hk_bytes gpu_limit;
   double clip_share;
   int most_resident;
+  bool steals; /* plans that stage nothing have buffers for stolen pieces (hk_plan_steals) */
   hk_trial trials[HK_MOST_TRIALS];
   int n;
 } hk_overlap_trials;
 
+/* Whether `*left` bytes of free GPU memory are ample for buffers for stolen pieces; then takes
+ * these off. */
+bool hk_trials_steal(const hk_overlap_trials *s, hk_bytes *left);
 hk_status hk_trials_plan(const hk_overlap_trials *s, hk_spec spec, hk_plan *plan, hk_error *err);
 /* Adds the specs that are new and possible, while there is room. */
 hk_status hk_trials_add(hk_overlap_trials *s, const hk_spec *specs, int n, hk_error *err);

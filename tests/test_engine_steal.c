@@ -10,6 +10,7 @@
 enum { LAYERS = 12, NUMEL = 3000 };
 
 static int32_t piece = 1000;
+static bool own_buffers; /* for stolen pieces, though nothing is staged */
 
 /* -- Updates by the GPU that are queued late --------------------------------------------------- */
 
@@ -40,6 +41,7 @@ static void open_layers(world *w, hk_overlap overlap, hk_clip clip, size_t stage
     plan.subgroups[s].route = on_cpu ? HK_ROUTE_CPU : HK_ROUTE_STAGED;
     plan.subgroups[s].ahead = overlap == HK_OVERLAP_BOTH && on_cpu && s % 2 == 0;
   }
+  plan.steals = own_buffers;
   const hk_engine_options options = {.backend = &hk_backend_host, .no_pin_threads = true};
   must(hk_engine_create(&plan, w->params, w->n, w->groups, 1, &options, &w->engine, &err), &err);
   must(hk_engine_masters(w->engine, -1, NULL, &err), &err);
@@ -110,6 +112,20 @@ static void pieces_ahead_of_a_block_norm_stay(void **unused) {
   unmake(&w);
 }
 
+static void a_plan_that_stages_nothing_steals_with_buffers(void **unused) {
+  (void)unused;
+  own_buffers = true;
+  for (int overlap = HK_OVERLAP_FORWARD; overlap <= HK_OVERLAP_BOTH; overlap++) {
+    for (int clipped = 0; clipped < 2; clipped++) {
+      world w = {.r = {23}};
+      open_layers(&w, (hk_overlap)overlap, HK_CLIP_NORM, 0);
+      assert_true(train(&w, 0, clipped ? 1e-3 : 0) > 0);
+      unmake(&w);
+    }
+  }
+  own_buffers = false;
+}
+
 static void nothing_is_stolen_without_staging(void **unused) {
   (void)unused;
   world w = {.r = {19}};
@@ -158,6 +174,7 @@ int main(void) {
       cmocka_unit_test(the_gpu_takes_what_the_cpu_has_not_begun),
       cmocka_unit_test(forward_waits_for_what_was_stolen),
       cmocka_unit_test(pieces_ahead_of_a_block_norm_stay),
+      cmocka_unit_test(a_plan_that_stages_nothing_steals_with_buffers),
       cmocka_unit_test(nothing_is_stolen_without_staging),
       cmocka_unit_test(an_update_alone_is_as_planned),
       cmocka_unit_test(the_deepest_piece_goes_first),

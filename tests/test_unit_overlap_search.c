@@ -127,6 +127,30 @@ static void the_search_gives_weights_what_state_leaves(void **state) {
   hk_model_free(&model);
 }
 
+/* Buffers for stolen pieces: with memory for state on the GPU, if they take at most a tenth of what
+ * is free. Four of 5 M parameters with 14 bytes each have 280 MB. */
+static void the_search_lets_the_gpu_steal_where_memory_is_ample(void **state) {
+  (void)state;
+  hk_machine m = node(1e12);
+  const hk_bytes none = 0, some = 900000000;
+  hk_model model = equal_blocks(12, 100000000, 60, 130); /* nothing is staged */
+  const struct {
+    const hk_bytes *limit;
+    double gpu;
+    bool steals;
+  } cases[] = {{&some, 80e9, true}, {&none, 80e9, false}, {NULL, 80e9, true},
+               {&some, 6e9, true},  {&some, 5e9, false},  {NULL, 5e9, false}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    m.gpu_memory.value = cases[i].gpu;
+    hk_overlap_search_result r = searched(&model, &m, HK_OVERLAP_BOTH, cases[i].limit);
+    const hk_plan *plan = &r.best.plan;
+    assert_int_equal(plan->steals, cases[i].steals);
+    assert_int_equal(hk_plan_spare_staging(plan), 280000000);
+    hk_forecast_free(&r.best);
+  }
+  hk_model_free(&model);
+}
+
 /* -- Sums of several micro-steps -------------------------------------------------------------- */
 
 static hk_overlap_search_result searched_micros(const hk_model *model, hk_overlap overlap,
@@ -484,6 +508,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(closed_form_is_close),
       cmocka_unit_test(early_weights_take_memory_and_save_time),
+      cmocka_unit_test(the_search_lets_the_gpu_steal_where_memory_is_ample),
       cmocka_unit_test(the_search_gives_weights_what_state_leaves),
       cmocka_unit_test(sums_take_what_is_left),
       cmocka_unit_test(sums_displace_state),

@@ -50,6 +50,47 @@ static void plans_with_staging_buffers_steal(void **state) {
   hk_plan_free(&plan);
 }
 
+static hk_bytes gpu_bytes(const hk_plan *plan) {
+  hk_error err = {0};
+  hk_graph g;
+  must(hk_graph_build(plan, (hk_expand){HK_EXPAND_ENGINE, .folded = true}, &g, &err), &err);
+  const hk_bytes bytes = g.gpu_base;
+  hk_graph_free(&g);
+  return bytes;
+}
+
+/* A plan that stages nothing steals if it has staging buffers for that. */
+static void buffers_of_its_own_let_a_plan_steal(void **state) {
+  (void)state;
+  hk_error err = {0};
+  hk_plan plan = planned(HK_OVERLAP_BOTH), again;
+  plan.subgroups[0].route = HK_ROUTE_CPU;
+  const hk_bytes without = gpu_bytes(&plan), kept = hk_plan_gpu_kept(&plan);
+  plan.steals = true;
+  assert_true(hk_plan_steals(&plan));
+  assert_int_equal(gpu_bytes(&plan) - without,
+                   plan.buffers * (HK_BYTES_STATE + HK_BYTES_BF16) * plan.piece_numel);
+  assert_int_equal(hk_plan_gpu_kept(&plan), kept); /* staging buffers come on top of a limit */
+
+  cJSON *document = hk_plan_to_json(&plan);
+  must(hk_plan_from_json(document, &again, &err), &err);
+  assert_true(again.steals);
+  hk_plan_free(&again);
+  cJSON_Delete(document);
+
+  hk_plan_set_overlap(&plan, HK_OVERLAP_FORWARD);
+  assert_true(plan.steals);
+  plan.overlap = HK_OVERLAP_NONE;
+  assert_int_equal(hk_plan_check(&plan, &err), HK_INPUT);
+  assert_non_null(strstr(err.message, "staging.steals: needs runtime hocket and an overlap"));
+  hk_plan_set_overlap(&plan, HK_OVERLAP_NONE);
+  must(hk_plan_check(&plan, &err), &err);
+  document = hk_plan_to_json(&plan);
+  assert_null(cJSON_GetObjectItem(cJSON_GetObjectItem(document, "staging"), "steals"));
+  cJSON_Delete(document);
+  hk_plan_free(&plan);
+}
+
 /* Parameters that operations of `kind` have in a graph, with and without those of stolen pieces. */
 static void count(const hk_plan *plan, unsigned phases, hk_op_kind kind, int64_t *planned_work,
                   int64_t *stolen_work) {
@@ -108,15 +149,6 @@ static void both_graphs_have_the_same_team(void **state) {
   hk_plan_free(&plan);
 }
 
-static hk_bytes gpu_bytes(const hk_plan *plan) {
-  hk_error err = {0};
-  hk_graph g;
-  must(hk_graph_build(plan, (hk_expand){HK_EXPAND_ENGINE, .folded = true}, &g, &err), &err);
-  const hk_bytes bytes = g.gpu_base;
-  hk_graph_free(&g);
-  return bytes;
-}
-
 /* Staging buffers then have room for the gradients of a piece. Under clipping by block nothing that
  * runs ahead is stolen. */
 static void staging_buffers_have_room_for_gradients(void **state) {
@@ -131,6 +163,7 @@ static void staging_buffers_have_room_for_gradients(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(plans_with_staging_buffers_steal),
+      cmocka_unit_test(buffers_of_its_own_let_a_plan_steal),
       cmocka_unit_test(only_the_engine_has_stolen_pieces),
       cmocka_unit_test(both_graphs_have_the_same_team),
       cmocka_unit_test(staging_buffers_have_room_for_gradients),

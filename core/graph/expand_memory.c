@@ -243,7 +243,7 @@ static hk_bytes staging_bytes(const hk_expansion *x) {
     for (int64_t at = 0; with_grads && at < subgroup->numel; at += most)
       grads = hk_max(grads, hk_expand_grads(x, (int32_t)s, at, hk_min(most, subgroup->numel - at)));
   }
-  if (hk_plan_on_route(plan, HK_ROUTE_STAGED) == 0 && hk_plan_held_staged(plan) == 0) return 0;
+  if (hk_plan_on_route(plan, HK_ROUTE_STAGED) == 0 && grads == 0) return 0;
   const double state = hk_state_per_param(plan->optimizer) * (double)largest_piece(plan);
   return hk_whole_bytes(plan->buffers * (state + (double)grads));
 }

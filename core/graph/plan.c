@@ -127,6 +127,7 @@ static void clear_marks(hk_plan_subgroup *subgroup) {
 
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap) {
   plan->overlap = overlap;
+  plan->steals = plan->steals && overlap != HK_OVERLAP_NONE;
   for (size_t i = 0; i < plan->n_subgroups; i++) {
     clear_marks(&plan->subgroups[i]);
     if (overlap != HK_OVERLAP_NONE) plan->order[i] = (int32_t)i;
@@ -261,6 +262,8 @@ static hk_status check_settings(const hk_plan *plan, hk_error *err) {
     return hk_fail(err, HK_INPUT, "buffers: expected a whole number from 1 to %d, got %d",
                    HK_MOST_BUFFERS, plan->buffers);
   }
+  if (plan->steals && (plan->runtime != HK_RUNTIME_HOCKET || plan->overlap == HK_OVERLAP_NONE))
+    return hk_fail(err, HK_INPUT, "staging.steals: needs runtime hocket and an overlap");
   if (plan->piece_numel < 1) {
     return hk_fail(err, HK_INPUT, "piece_numel: expected at least 1 parameter, got %lld",
                    (long long)plan->piece_numel);
@@ -497,7 +500,7 @@ int64_t hk_plan_on_route(const hk_plan *plan, hk_route route) {
 
 bool hk_plan_steals(const hk_plan *plan) {
   return plan->runtime == HK_RUNTIME_HOCKET && plan->overlap != HK_OVERLAP_NONE &&
-         hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0;
+         (plan->steals || hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0);
 }
 
 bool hk_plan_stealable(const hk_plan *plan, size_t s) {
@@ -510,12 +513,16 @@ hk_bytes hk_plan_gpu_state(const hk_plan *plan) {
   return hk_state_bytes(plan->optimizer, hk_plan_on_route(plan, HK_ROUTE_RESIDENT));
 }
 
-/* Staging buffers that only clipped steps need. */
-static hk_bytes held_staging(const hk_plan *plan) {
-  if (hk_plan_held_staged(plan) == 0 || hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0) return 0;
+hk_bytes hk_plan_spare_staging(const hk_plan *plan) {
   const int64_t grads = plan->model.mixed_types ? HK_BYTES_FP32 : HK_BYTES_BF16;
   return plan->buffers *
          (hk_state_bytes(plan->optimizer, plan->piece_numel) + grads * plan->piece_numel);
+}
+
+/* Staging buffers that only clipped steps need. */
+static hk_bytes held_staging(const hk_plan *plan) {
+  if (hk_plan_held_staged(plan) == 0 || hk_plan_on_route(plan, HK_ROUTE_STAGED) > 0) return 0;
+  return hk_plan_spare_staging(plan);
 }
 
 hk_bytes hk_plan_gpu_kept(const hk_plan *plan) {

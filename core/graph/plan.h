@@ -180,6 +180,8 @@ typedef struct {
                           more sums are in host memory between micro-steps */
   int buffers;         /* staging buffers in flight, each of piece_numel parameters */
   int64_t piece_numel; /* largest piece, in parameters, of subgroups that are not resident */
+  bool steals;         /* has staging buffers for stolen pieces (hk_plan_steals) although it stages
+                          nothing; only with an overlap */
   int cpu_threads;     /* of one rank's CPU team; see hk_team_size */
   bool cores_bound;    /* each rank is bound to its own cores; if not, its team runs on any core */
   hk_subgroup_rule subgroup_rule;
@@ -205,7 +207,7 @@ hk_status hk_plan_create(hk_model *model, const hk_job *job, hk_runtime runtime,
                          hk_subgroup_rule rule, int64_t subgroup_numel, hk_plan *plan,
                          hk_error *err);
 /* Sets the overlap. With an overlap subgroups are updated in forward order. Clears every `ahead`
- * and `early`. */
+ * and `early`, without one also `steals`. */
 void hk_plan_set_overlap(hk_plan *plan, hk_overlap overlap);
 /* A copy that can be changed independently. Both share what the model points to (hk_model_copy). */
 hk_status hk_plan_copy(const hk_plan *from, hk_plan *to, hk_error *err);
@@ -240,7 +242,7 @@ int64_t hk_plan_early(const hk_plan *plan);
 int64_t hk_plan_held_staged(const hk_plan *plan);
 
 /* Whether the GPU may take pieces from the CPU team while a step is under way (work stealing):
- * hocket's runtime with an overlap and staging buffers. */
+ * hocket's runtime with an overlap and staging buffers, those of staged subgroups or of its own. */
 bool hk_plan_steals(const hk_plan *plan);
 /* If so: whether pieces of subgroup s. Not if it is held_staged, nor if it runs ahead under
  * clipping by block, because the constants of its step are then known before those of others. */
@@ -286,6 +288,9 @@ int64_t hk_plan_on_route(const hk_plan *plan, hk_route route);
 void hk_plan_route_totals(const hk_plan *plan, int64_t totals[HK_ROUTE_COUNT]);
 /* State of one rank that stays on the GPU, bytes. */
 hk_bytes hk_plan_gpu_state(const hk_plan *plan);
+/* Staging buffers of one rank with room for gradients, as held and stolen pieces need them, bytes.
+ */
+hk_bytes hk_plan_spare_staging(const hk_plan *plan);
 /* GPU memory of one rank that --gpu-memory limits, bytes. Without an overlap: state that stays
  * there. With one also that state's gradients, early weights, sums of several micro-steps, and
  * staging buffers that only clipped steps need. */

@@ -61,7 +61,7 @@ static bool add_guess(cJSON *root, const hk_plan *plan) {
 }
 
 /* "optimizer" is written only if it is not fp32, "accumulate" only if it is not gpu, "sum_bytes"
- * only if it is not 0, "clip" only with an overlap and if it is not norm. */
+ * only if it is not 0, "clip" only with an overlap and if it is not norm, "steals" only if true. */
 static bool add_settings(cJSON *root, const hk_plan *plan) {
   cJSON *policy = cJSON_AddObjectToObject(root, "policy");
   if (policy == NULL || !add_string(policy, "name", plan->policy) ||
@@ -83,7 +83,8 @@ static bool add_settings(cJSON *root, const hk_plan *plan) {
   if (!add_flush(root, plan)) return false;
   cJSON *staging = cJSON_AddObjectToObject(root, "staging");
   if (staging == NULL || !add_number(staging, "buffers", plan->buffers) ||
-      !add_number(staging, "piece_numel", (double)plan->piece_numel)) {
+      !add_number(staging, "piece_numel", (double)plan->piece_numel) ||
+      (plan->steals && cJSON_AddBoolToObject(staging, "steals", true) == NULL)) {
     return false;
   }
   cJSON *cpu = cJSON_AddObjectToObject(root, "cpu");
@@ -259,6 +260,8 @@ static hk_status read_settings(const cJSON *root, hk_plan *plan, hk_error *err) 
   HK_TRY(hk_json_object(root, "staging", &o, err));
   HK_TRY(read_int(o, "buffers", HK_MOST_BUFFERS, &plan->buffers, err));
   HK_TRY(hk_json_int(o, "piece_numel", 1, 1LL << 52, &plan->piece_numel, err));
+  if (cJSON_GetObjectItemCaseSensitive(o, "steals") != NULL)
+    HK_TRY(hk_json_bool(o, "steals", &plan->steals, err));
   HK_TRY(hk_json_object(root, "cpu", &o, err));
   HK_TRY(read_int(o, "threads", HK_MOST_CPU_THREADS, &plan->cpu_threads, err));
   HK_TRY(hk_json_bool(o, "cores_bound", &plan->cores_bound, err));
@@ -353,7 +356,7 @@ static hk_status check_keys(const cJSON *root, bool overlaps, hk_error *err) {
        13},
       {"policy", {"name", "stride", "ratio"}, 3},
       {"flush", {"mode", "bytes_per_param", "blocks", "reduce_first"}, 4},
-      {"staging", {"buffers", "piece_numel"}, 2},
+      {"staging", {"buffers", "piece_numel", "steals"}, 3},
       {"cpu", {"threads", "cores_bound"}, 2},
       {"subgroup", {"rule", "numel"}, 2},
   };
