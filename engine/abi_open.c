@@ -122,12 +122,8 @@ static hk_status choose_overlap(const char *text, const hk_param *params, size_t
   const hk_overlap overlap =
       planned ? plan->overlap : (hk_overlap)(o->overlap - HOCKET_OVERLAP_NONE);
   if (text != NULL && plan->overlap == overlap) return HK_OK;
-  plan->overlap = overlap;
+  hk_plan_set_overlap(plan, overlap);
   if (text == NULL && o->cpu_threads == 0) plan->cpu_threads = hk_default_threads(overlap);
-  for (size_t s = 0; s < plan->n_subgroups; s++) {
-    hk_plan_subgroup *sub = &plan->subgroups[s];
-    sub->ahead = sub->early = false;
-  }
   const hk_bytes most =
       o->host_memory > 0 ? hk_min(hk_host_available(), o->host_memory) : hocket_host_memory();
   /* A plan given by the caller has already chosen what stays on the GPU. */

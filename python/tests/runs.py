@@ -157,6 +157,7 @@ def plan_file(model, policy: List[str], path, overlap: str = "none") -> str:
         "-o",
         out,
         "--quiet",
+        *(["--overlap", overlap] if overlap != "none" else []),
         "--policy",
         *policy,
     ]

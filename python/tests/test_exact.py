@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Given the same gradients, p, m, v and weights have the reference's bits in all configurations."""
 
+import json
+import pathlib
+
 import pytest
 import torch
 
@@ -71,6 +74,19 @@ def test_every_policy(case, policy, attached, overlap, tmp_path):
     plan = plan_file(make(CASES[case].model), POLICIES[policy], tmp_path)
     _, opt = compare(CASES[case], attached, overlap=overlap, plan=plan)
     assert opt.stats()["policy"] == POLICIES[policy][0]
+
+
+@pytest.mark.parametrize("overlap", ["forward", "none"])
+def test_a_plan_under_another_overlap(overlap, tmp_path):
+    """What a plan for overlap both stages in clipped steps, or steals, does not bind others."""
+    path = plan_file(make("llama"), ["zero-offload"], tmp_path, overlap="both")
+    plan = json.loads(pathlib.Path(path).read_text())
+    ahead = [subgroup for subgroup in plan["subgroups"] if subgroup["ahead"]]
+    assert len(ahead) > 1
+    ahead[0]["held_staged"] = True
+    plan["staging"]["steals"] = True
+    pathlib.Path(path).write_text(json.dumps(plan))
+    compare(Case("llama", steps=3), True, overlap=overlap, plan=path)
 
 
 @pytest.mark.parametrize(
