@@ -101,10 +101,12 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
         plan: as of resolve; "auto" is chosen by the hocket program here, too.
         profiled: what hocket.profile has measured.
         memory: bytes that the row may take, "gpu_memory" and "host_memory".
-        settings: the row's; "state", "accumulation_steps" and "clip_share" are predicted, too.
+        settings: the row's; "machine", "state", "accumulation_steps" and "clip_share" are
+            predicted, too.
     """
     simulated: Optional[str] = None
     threads, state = cpu_threads, settings.get("state", "fp32")
+    profile = settings.get("machine", machine())
     if plan == "none" and not threads:
         threads = default_threads(overlap)
     micro_steps = (["--grad-accum", settings["accumulation_steps"]]
@@ -115,7 +117,7 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             model = os.path.join(folder, "model.json")
             with open(model, "w", encoding="utf-8") as file:
                 json.dump(profiled, file)
-            given = ["plan", "--model", model, "--machine", machine(), "--gpus", "1", "--state",
+            given = ["plan", "--model", model, "--machine", profile, "--gpus", "1", "--state",
                      state, "-o", out]
             if overlap != "none":
                 given += ["--overlap", overlap]
