@@ -168,14 +168,17 @@ static hk_status find_free(const hk_overlap_trials *s, hk_bytes *left, hk_error 
   return status;
 }
 
-/* Sets the limit of state on the GPU: what is free there, or the user's. */
+/* Sets the limit of state on the GPU: what is free there, or the user's. Beyond the user's there
+ * may be room for buffers for stolen pieces. */
 static hk_status find_limit(hk_overlap_trials *s, const hk_plan_settings *settings,
                             hk_overlap_search_result *result, hk_error *err) {
   HK_TRY(find_free(s, &s->gpu_limit, err));
-  const bool wanted = settings->gpu_memory == NULL || *settings->gpu_memory > 0;
-  s->steals = wanted && hk_trials_steal(s, &s->gpu_limit);
   result->limit_given = settings->gpu_memory != NULL && *settings->gpu_memory < s->gpu_limit;
-  if (result->limit_given) s->gpu_limit = *settings->gpu_memory;
+  if (result->limit_given) {
+    const hk_bytes beyond = s->gpu_limit - *settings->gpu_memory;
+    s->steals = *settings->gpu_memory > 0 && hk_plan_spare_staging(s->start) <= beyond;
+    s->gpu_limit = *settings->gpu_memory;
+  }
   hk_bytes state = 0;
   for (size_t i = 0; i < s->start->n_subgroups; i++) {
     const int64_t n = s->start->subgroups[i].numel;

@@ -13,9 +13,6 @@
 
 #define HELD_BUFFERS 2 /* for staging in clipped steps only: 4 are predicted to gain 0.2 ms */
 
-/* Share of free GPU memory up to which buffers for stolen pieces are planned. */
-#define SPARE_SHARE 0.1
-
 /* Measured over predicted iteration of plans with staged subgroups beside computation: 1.00, 1.03,
  * 1.03, 1.07 and 1.07 on three H200 nodes with lanes queued 8 operations ahead
  * (bench/results/training). The search chooses a plan with staged subgroups only if it is predicted
@@ -63,14 +60,6 @@ static void keep_sums(const hk_overlap_trials *s, hk_plan *plan) {
   const hk_bytes slot = room.bytes / room.slots;
   const int64_t fit = hk_max(0, s->gpu_limit - hk_plan_gpu_kept(plan)) / slot;
   plan->sum_bytes = hk_min(fit, room.pieces - room.slots) * slot;
-}
-
-bool hk_trials_steal(const hk_overlap_trials *s, hk_bytes *left) {
-  const hk_bytes buffers = hk_plan_spare_staging(s->start);
-  if (s->start->runtime != HK_RUNTIME_HOCKET || (double)buffers > SPARE_SHARE * (double)*left)
-    return false;
-  *left -= buffers;
-  return true;
 }
 
 hk_status hk_trials_plan(const hk_overlap_trials *s, hk_spec spec, hk_plan *plan, hk_error *err) {

@@ -48,9 +48,6 @@ typedef struct {
   int n;
 } hk_overlap_trials;
 
-/* Whether `*left` bytes of free GPU memory are ample for buffers for stolen pieces; then takes
- * these off. */
-bool hk_trials_steal(const hk_overlap_trials *s, hk_bytes *left);
 hk_status hk_trials_plan(const hk_overlap_trials *s, hk_spec spec, hk_plan *plan, hk_error *err);
 /* Adds the specs that are new and possible, while there is room. */
 hk_status hk_trials_add(hk_overlap_trials *s, const hk_spec *specs, int n, hk_error *err);
