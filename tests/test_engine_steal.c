@@ -67,16 +67,21 @@ static int64_t train(world *w, size_t staged, double limit) {
   return stolen;
 }
 
-static void the_gpu_takes_what_the_cpu_has_not_begun(void **unused) {
-  (void)unused;
+/* With each overlap, clipped and not. */
+static void something_is_stolen(uint64_t seed, size_t staged) {
   for (int overlap = HK_OVERLAP_FORWARD; overlap <= HK_OVERLAP_BOTH; overlap++) {
     for (int clipped = 0; clipped < 2; clipped++) {
-      world w = {.r = {17}};
-      open_layers(&w, (hk_overlap)overlap, HK_CLIP_NORM, 2);
-      assert_true(train(&w, 2, clipped ? 1e-3 : 0) > 0);
+      world w = {.r = {seed}};
+      open_layers(&w, (hk_overlap)overlap, HK_CLIP_NORM, staged);
+      assert_true(train(&w, staged, clipped ? 1e-3 : 0) > 0);
       unmake(&w);
     }
   }
+}
+
+static void the_gpu_takes_what_the_cpu_has_not_begun(void **unused) {
+  (void)unused;
+  something_is_stolen(17, 2);
 }
 
 /* Forward waits for weights that the GPU writes: it reaches the block that CPU and GPU meet at
@@ -115,14 +120,7 @@ static void pieces_ahead_of_a_block_norm_stay(void **unused) {
 static void a_plan_that_stages_nothing_steals_with_buffers(void **unused) {
   (void)unused;
   own_buffers = true;
-  for (int overlap = HK_OVERLAP_FORWARD; overlap <= HK_OVERLAP_BOTH; overlap++) {
-    for (int clipped = 0; clipped < 2; clipped++) {
-      world w = {.r = {23}};
-      open_layers(&w, (hk_overlap)overlap, HK_CLIP_NORM, 0);
-      assert_true(train(&w, 0, clipped ? 1e-3 : 0) > 0);
-      unmake(&w);
-    }
-  }
+  something_is_stolen(23, 0);
   own_buffers = false;
 }
 
