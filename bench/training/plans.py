@@ -134,7 +134,7 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
             answer = _simulate(plan, profiled, folder, job, overlap, threads,
                                ["--state", state, *micro_steps, "-o", out])
         else:
-            answer = run(["simulate", plan, "--machine", machine()])
+            answer = run(["simulate", plan, "--machine", profile])
         if os.path.exists(out):
             with open(out, encoding="utf-8") as file:
                 simulated = file.read()
@@ -142,7 +142,7 @@ def predict(plan: str, profiled: Dict[str, Any], job: Any, overlap: str,
     memory = answer.get("gpu_memory", {})
     found["gpu_peak_bytes"] = memory.get("peak_bytes")
     found["gpu_memory"] = {key: value for key, value in memory.items() if key.endswith("_bytes")}
-    found["policy"], found["machine"] = answer.get("policy"), machine()
+    found["policy"], found["machine"] = answer.get("policy"), profile
     return found, simulated
 
 
