@@ -204,10 +204,12 @@ def run_plan(plan: str, backend: str, max_norm: float, steps: int,
 
 def run(given: List[str], timeout: Optional[float] = None) -> Dict[str, Any]:
     """Runs the hocket program with --json; its JSON for exit 0 and 1 (the plan does not fit the
-    machine). Raises RuntimeError with its message if it fails."""
+    machine). Raises RuntimeError with its message if it fails, or writes no file though `-o` asks
+    for one (no plan fits)."""
     done = subprocess.run([program(), *given, "--json"], capture_output=True, text=True,
                           check=False, timeout=timeout)
-    if done.returncode not in (0, 1) or not done.stdout.strip():
+    unwritten = "-o" in given and not os.path.exists(given[given.index("-o") + 1])
+    if done.returncode not in (0, 1) or not done.stdout.strip() or unwritten:
         raise RuntimeError(f"hocket {' '.join(given)}: {done.stderr.strip()}")
     answer: Dict[str, Any] = json.loads(done.stdout)
     return answer
