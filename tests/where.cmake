@@ -54,11 +54,11 @@ set(LONG_IN_TSAN engine_adamw engine_adamw_torch engine_calibrate engine_checkpo
 
 # CPU seconds in the build where the test takes longest, 2026-11-23; tests that are not listed take
 # less than 4. ctest starts the longest first, so that no processor waits for one at the end.
-set(COSTS engine_training_orders 60 unit_profile_fit 30 engine_calibrate_cli 20 engine_calibrate 10 unit_fit 13 golden_bad_input 12 engine_exact 10 engine_training 10
+set(COSTS engine_training_orders 60 golden_questions 43 unit_profile_fit 30 engine_calibrate_cli 20 engine_calibrate 10 unit_fit 13 golden_bad_input 12 engine_exact 10 engine_training 10
           unit_profile_nodes 10 engine_faults 9 engine_validate_cli 9
           engine_training_faults 8 golden_fit 8 golden_cli_help 8 engine_abi 8 engine_segments 8
           engine_checkpoint 7 engine_adamw 6 engine_formats 6 unit_replay_inputs 6 engine_stand 5
-          engine_host_memory 5 engine_validate 5 golden_import 5 golden_questions 5 engine_run 7 unit_import_deepspeed 4)
+          engine_host_memory 5 engine_validate 5 golden_import 5 engine_run 7 unit_import_deepspeed 4)
 
 function(add_labels_to name sort)
   set_tests_properties(${name} PROPERTIES LABELS "${sort};${ARGN}")
